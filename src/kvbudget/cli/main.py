@@ -1,0 +1,74 @@
+"""Decides which command runs. Each command is a module, imported only when it is called."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvbudget import __version__
+from kvbudget.errors import InputError
+
+EXIT_GOOD = 0
+EXIT_FINDING = 1
+EXIT_USAGE = 2
+
+COMMANDS = {
+    "plan": "how many tokens the cards hold for a model, exact to the engine's block",
+    "serve": "the gate: admit every request by its real tokens before it reaches the engine",
+    "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
+    "replay": "open-loop load from a trace against a real endpoint",
+}
+
+
+class Command(Protocol):
+    """What a module under `kvbudget.cli` provides."""
+
+    EPILOG: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's flags."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the return value is the exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns 0 good, 1 finding, 2 usage or unsupported."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(
+        prog="kvbudget",
+        description="One accounting for the KV cache of self-hosted LLM servers.",
+        epilog="kvbudget COMMAND --help shows flags and examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((word for word in argv if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name != wanted:
+            commands.add_parser(name, help=summary)
+            continue
+        command = _load(name)
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    args = parser.parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except InputError as error:
+        print(f"kvbudget {args.command}: {error.code}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:
+        return EXIT_GOOD  # the reader (head, less) has seen enough
+    return code
+
+
+def _load(name: str) -> Command:
+    module: Command = importlib.import_module(f"kvbudget.cli.{name}")
+    return module

@@ -1,0 +1,1 @@
+"""Floor 5: everything that touches the world: sockets, files, clocks."""

@@ -1,0 +1,1 @@
+"""OpenAI request bodies -> Ask, and the error bodies that clients understand."""

@@ -1,0 +1,55 @@
+"""Every error that kvbudget raises on purpose.
+
+KvbudgetError
+├── InputError             what the caller gave cannot be used: CLI exit 2
+│   ├── BadValueError      a flag or field has an unusable value
+│   ├── BadConfigError     a model's config.json is damaged or contradicts itself
+│   └── UnsupportedError   well-formed, but outside of what this version knows; never guessed
+└── AccountingError        the ledger was misused: a bug of ours, not of the input
+
+Refusals of requests are no exceptions: they are values of `gate.refusals.Refusal`.
+"""
+
+
+class KvbudgetError(Exception):
+    """Base of the tree. `code` is stable and documented; `fix` says what to do next."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.fix}" if self.fix else self.message
+
+
+class InputError(KvbudgetError):
+    """What the caller gave cannot be used."""
+
+    code = "bad_input"
+
+
+class BadValueError(InputError):
+    """A flag or field has an unusable value."""
+
+    code = "bad_value"
+
+
+class BadConfigError(InputError):
+    """A model's config.json is damaged or contradicts itself."""
+
+    code = "bad_config"
+
+
+class UnsupportedError(InputError):
+    """Well-formed, but outside of what this version knows."""
+
+    code = "unsupported"
+
+
+class AccountingError(KvbudgetError):
+    """The ledger was misused (double end, unknown reservation): a bug of the caller."""
+
+    code = "accounting"

@@ -1,0 +1,1 @@
+"""Floor 4: plans and findings as text for people."""
