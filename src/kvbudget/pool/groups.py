@@ -74,6 +74,8 @@ class Layout:
 
     def largest_length(self, blocks: int) -> Tokens:
         """Longest sequence whose blocks number at most `blocks`; 0 if not even one token fits."""
+        if len(self.groups) == 1 and self.groups[0].kind is LayerKind.FULL:
+            return Tokens(max(blocks, 0) * self.groups[0].block_size)
         low, high = 0, max(blocks, 0) * max(group.block_size for group in self.groups)
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,0 +1,49 @@
+"""What the gate tells its driver to do."""
+
+from dataclasses import dataclass
+
+from kvbudget.gate.refusals import Refusal
+from kvbudget.units import Blocks, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send it to the engine now. The reservation lives until the driver pushes Ended."""
+
+    request_id: str
+    reserved_blocks: Blocks
+    max_new_tokens: Tokens
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """It waits at `position` (1 = next). A Forward or Reject follows, unless the driver pushes Ended before."""
+
+    request_id: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer with a refusal; nothing is reserved and nothing more will come for this request.
+
+    `retry_after_ns`: when room is expected (0 where trying again is hopeless). `largest_new_tokens`: the most new
+    tokens with which the same prompt could be served on an idle engine.
+    """
+
+    request_id: str
+    refusal: Refusal
+    prompt_tokens: Tokens
+    max_new_tokens: Tokens | None
+    needed_blocks: Blocks
+    free_blocks: Blocks
+    capacity_blocks: Blocks
+    max_context: Tokens
+    largest_new_tokens: Tokens
+    position: int
+    retry_after_ns: int
+    waited_ns: int = 0
+
+
+Command = Forward | Parked | Reject

@@ -1,0 +1,85 @@
+"""What can happen to the gate. Drivers (gateway, simulator, tests) push these with the time at which they happened."""
+
+from dataclasses import dataclass
+
+from kvbudget.gate.refusals import Outcome
+from kvbudget.pool.groups import Layout
+from kvbudget.units import Blocks, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request whose prompts are counted.
+
+    `max_new_tokens`: what the client asked for per sequence, None if it named no limit, and then
+    `default_new_tokens` is taken. `paced`: its tokens will be reported by Progressed. A smaller `priority` is more
+    urgent (vLLM's sign). `deadline_ns`: it must be forwarded by then.
+    """
+
+    request_id: str
+    prompts: tuple[Tokens, ...]
+    max_new_tokens: Tokens | None
+    default_new_tokens: Tokens
+    sequences: int = 1
+    tenant: str = "default"
+    priority: int = 0
+    paced: bool = False
+    deadline_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """`new_tokens` more tokens of a forwarded request were seen."""
+
+    request_id: str
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PaceLost:
+    """The tokens of a forwarded request can no longer be seen as they come (its reader has stalled)."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request is over, queued or forwarded. `output_tokens` as the engine reported it, None if unknown.
+
+    `engine_done`: the engine itself ended the request and has its blocks back already. Otherwise it was cut off, and
+    the blocks are kept for `abort_tail_ns` until the engine has noticed.
+    """
+
+    request_id: str
+    outcome: Outcome
+    output_tokens: Tokens | None = None
+    engine_done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """The engine's pool is now this large (`usable_blocks` without the null block)."""
+
+    layout: Layout
+    usable_blocks: Blocks
+    max_context: Tokens | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChanged:
+    """The engine came up (True) or went away (False)."""
+
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    """Admit nobody any more; what is forwarded goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `Gate.next_wake_ns` was reached."""
+
+
+Event = Arrived | Progressed | PaceLost | Ended | CapacityChanged | BackendChanged | DrainStarted | Tick

@@ -1,0 +1,61 @@
+"""When room is expected: what Retry-After tells, from what runs and what waits."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvbudget.pool.ledger import Reservation
+
+# Clients of the OpenAI SDKs ignore a longer time and do not retry at all (openai-python `_base_client.py`).
+MAX_WAIT_NS = 120 * 10**9
+_START_NS_PER_TOKEN = 30_000_000  # until the first request has ended: an ordinary decode step of a large model
+_START_SHARE = 1.0  # until then, everybody is expected to use all of its max_new_tokens
+_WEIGHT = 0.1  # of the newest observation
+
+
+@dataclass(slots=True)
+class Expectation:
+    """Learned from requests that ended: time per token, and the share of max_new_tokens really used."""
+
+    ns_per_token: float = _START_NS_PER_TOKEN
+    used_share: float = _START_SHARE
+    _learned: bool = False
+
+    def learn(self, ended: Reservation, output_tokens: int, now_ns: int) -> None:
+        """Take in a request that the engine finished with `output_tokens` per sequence."""
+        if output_tokens < 1:
+            return
+        ns_per_token = (now_ns - ended.made_ns) / output_tokens
+        share = min(1.0, output_tokens / max(1, ended.footprint.max_new_tokens))
+        weight = _WEIGHT if self._learned else 1.0
+        self._learned = True
+        self.ns_per_token += weight * (ns_per_token - self.ns_per_token)
+        self.used_share += weight * (share - self.used_share)
+
+    def remaining_ns(self, living: Reservation, now_ns: int) -> int:
+        """How much longer this reservation is expected to live; at least one token's time."""
+        tokens = self.used_share * living.footprint.max_new_tokens
+        if living.paced and living.first_seen_ns is not None:
+            left = (tokens - living.seen_tokens) * self.ns_per_token
+        else:
+            left = tokens * self.ns_per_token - (now_ns - living.made_ns)
+        return int(max(left, self.ns_per_token))
+
+    def wait_ns(
+        self,
+        living: Iterable[Reservation],
+        *,
+        missing_blocks: int,
+        missing_sequences: int,
+        now_ns: int,
+    ) -> int:
+        """Time until so many blocks and sequences have come back, at most MAX_WAIT_NS."""
+        if missing_blocks <= 0 and missing_sequences <= 0:
+            return 0
+        for left_ns, ending in sorted(
+            ((self.remaining_ns(one, now_ns), one) for one in living), key=lambda pair: pair[0]
+        ):
+            missing_blocks -= ending.peak_blocks
+            missing_sequences -= ending.footprint.total_sequences
+            if missing_blocks <= 0 and missing_sequences <= 0:
+                return min(left_ns, MAX_WAIT_NS)
+        return MAX_WAIT_NS

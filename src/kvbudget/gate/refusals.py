@@ -1,0 +1,34 @@
+"""Every reason for which a request is not served. Metric label, documentation entry and HTTP status hang on these."""
+
+from enum import StrEnum
+
+
+class Refusal(StrEnum):
+    """Why a request was refused; the HTTP answer of each is in `edge.answers.ANSWERS`."""
+
+    # Never: the same request would be refused on an idle engine.
+    CONTEXT_EXCEEDED = "context_exceeded"  # the prompt leaves no room for one token under the context cap
+    NEVER_FITS = "never_fits"  # prompt + max_tokens is more than the whole pool can ever hold
+    TOO_MANY_SEQUENCES = "too_many_sequences"  # n alone is over max_num_seqs
+    BAD_REQUEST = "bad_request"  # its body or headers cannot be understood; found at the edge, before the gate
+    # Not now: lawful, but there is no room.
+    POOL_FULL = "pool_full"  # no room, and queueing is switched off
+    QUEUE_FULL = "queue_full"  # no room, and the queue is at one of its bounds
+    DEADLINE = "deadline"  # waited in the queue until its deadline
+    # Not here.
+    DRAINING = "draining"
+    NO_BACKEND = "no_backend"
+
+
+class Outcome(StrEnum):
+    """How a request ended. Every request ends with exactly one of these."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"
+    EXPIRED = "expired"  # its deadline passed in the queue
+    WITHDRAWN = "withdrawn"  # the client left while it waited
+    CLIENT_GONE = "client_gone"  # the client left after it was forwarded
+    UPSTREAM_FAILED = "upstream_failed"
+    UPSTREAM_REFUSED = "upstream_refused"  # the engine answered with an error
+    TIMED_OUT = "timed_out"  # the engine kept silent for too long
+    SHUT_DOWN = "shut_down"

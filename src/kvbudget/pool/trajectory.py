@@ -1,0 +1,111 @@
+"""How many blocks a running batch needs at its worst common moment, when its sequences advance together.
+
+An engine with continuous batching gives every decoding sequence one token per step, so sequences do not reach their
+longest at the same time: what one frees on ending, another may grow into. With `held` tokens now and `peak` tokens at
+the end, a sequence holds `held + t` after t steps and nothing once it ended, at t = peak - held =: r.
+
+Sequences do not advance in perfect lockstep: a new one waits for its prefill, a report comes late, a token is merged
+into another's event. Let `skew_steps` bound how many steps any one can be ahead of another, compared with what we
+believe. Then letting each sequence stay at its peak for `skew_steps` more steps covers every such course:
+
+    contribution of i at t:   blocks(min(held_i + t, peak_i))   for t <= r_i + skew,   0 afterwards
+
+Proof sketch: let every sequence truly be e_i in [0, skew] ahead of belief and measure time as t' = t + skew. What i
+truly holds, held_i + e_i + t, is at most held_i + t'; and it ends at r_i - e_i, so no later than t' = r_i + skew.
+A start delayed by d in [0, skew] is the same with the sign reversed. skew = 0 is exact; skew = infinity is the sum of
+peaks, the worst case.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvbudget.errors import AccountingError
+from kvbudget.pool.groups import LayerKind, Layout
+from kvbudget.units import Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One or more equal sequences on their way from `held_tokens` to `peak_tokens`."""
+
+    held_tokens: int
+    peak_tokens: int
+    sequences: int = 1
+
+
+def peak_over_time(layout: Layout, courses: Sequence[Course], skew_steps: int) -> Blocks:
+    """Most blocks held at any one moment by all `courses` together.
+
+    Between two endings the sum only grows, so it suffices to look at the last moment of each sequence. O(n log n)
+    in the number of courses plus O(n * block_size).
+    """
+    total, _ = _peak(layout, courses, skew_steps)
+    return Blocks(total)
+
+
+def shares_at_peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> list[Blocks]:
+    """What each of `courses` holds at the batch's worst moment; the sum is `peak_over_time`."""
+    _, moment = _peak(layout, courses, skew_steps)
+    return [Blocks(held_at(layout, course, moment, skew_steps)) for course in courses]
+
+
+def held_at(layout: Layout, course: Course, step: int, skew_steps: int) -> int:
+    """Blocks that `course` may hold `step` steps from now."""
+    if step > course.peak_tokens - course.held_tokens + skew_steps:
+        return 0
+    return layout.blocks_for(min(course.held_tokens + step, course.peak_tokens)) * course.sequences
+
+
+def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> tuple[int, int]:
+    """(most blocks, the step at which they are held). Longest remaining first: the living are a growing prefix."""
+    if any(group.kind is not LayerKind.FULL for group in layout.groups):
+        raise AccountingError("trajectory: only full attention grows by one token per step")
+    order = sorted(courses, key=_remaining, reverse=True)
+    sums = [_GrowingSum(group.block_size) for group in layout.groups]
+    best = best_step = 0
+    at_peak = 0  # blocks of the living that have reached their peak
+    growing = 0  # order[:growing] still grow at the moment looked at
+    for course in order:
+        step = _remaining(course) + skew_steps
+        at_peak += layout.blocks_for(course.peak_tokens) * course.sequences
+        while growing < len(order) and _remaining(order[growing]) > step:
+            grower = order[growing]
+            at_peak -= layout.blocks_for(grower.peak_tokens) * grower.sequences
+            for growing_sum in sums:
+                growing_sum.add(grower.held_tokens, grower.sequences)
+            growing += 1
+        total = at_peak + sum([growing_sum.blocks_after(step) for growing_sum in sums])
+        if total > best:
+            best, best_step = total, step
+    return best, best_step
+
+
+def _remaining(course: Course) -> int:
+    return course.peak_tokens - course.held_tokens
+
+
+class _GrowingSum:
+    """Sum of ceil((held_i + t) / block) over sequences, in O(block) for any t instead of O(n).
+
+    With h_i = held_i + block - 1 and t = q * block + r the term is h_i // block + q + [h_i % block >= block - r].
+    """
+
+    __slots__ = ("_block", "_by_residue", "_count", "_whole")
+
+    def __init__(self, block_size: int) -> None:
+        self._block = block_size
+        self._by_residue = [0] * block_size
+        self._count = 0
+        self._whole = 0
+
+    def add(self, held_tokens: int, sequences: int) -> None:
+        whole, residue = divmod(held_tokens + self._block - 1, self._block)
+        self._whole += whole * sequences
+        self._by_residue[residue] += sequences
+        self._count += sequences
+
+    def blocks_after(self, steps: int) -> int:
+        if not self._count:
+            return 0
+        whole, rest = divmod(steps, self._block)
+        return self._whole + self._count * whole + (sum(self._by_residue[self._block - rest :]) if rest else 0)
