@@ -22,10 +22,12 @@ $(BIN)/python:
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[gate]'
+	@$(BIN)/python -m compileall -q src  # where bytecode is not written by itself, a CLI would compile at every start
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[gate]' --group dev
+	@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one

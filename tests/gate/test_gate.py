@@ -1,6 +1,6 @@
 """Dialogues: event in, commands out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -27,7 +27,7 @@ MakeGate = Callable[..., Gate]
 Arrive = Callable[..., Arrived]
 
 
-def refusal(commands: list[object]) -> Refusal:
+def refusal(commands: Sequence[object]) -> Refusal:
     (command,) = commands
     assert isinstance(command, Reject)
     return command.refusal
@@ -247,6 +247,14 @@ def test_what_cannot_be_watched_counts_at_its_peak(make_gate: MakeGate, arrive: 
     gate.handle(arrive("plain", 64, 16), 0)
     assert gate.handle(arrive("long", 16, 80, paced=True), 2) == [Parked("long", 1)]
     assert gate.handle(arrive("wide", 1, 1, sequences=20), 2) != []
+
+
+def test_an_unwatched_one_may_join_watched_ones_that_are_about_to_end(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(blocks=10, policy=Policy.TRAJECTORY)
+    gate.handle(arrive("ends", 60, 20, paced=True), 0)  # 5 blocks at its end
+    gate.handle(arrive("grows", 16, 80, paced=True), 0)  # 6, but only 3 while the other lives
+    assert gate.handle(arrive("plain", 20, 12), 0) == [Forward("plain", Blocks(2), Tokens(12), 0)]
+    assert gate.handle(arrive("last", 20, 12), 0) == [Parked("last", 1)]
 
 
 def test_a_stalled_reader_takes_its_reservation_back_to_the_peak(make_gate: MakeGate, arrive: Arrive) -> None:

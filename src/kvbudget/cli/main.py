@@ -12,6 +12,7 @@ from kvbudget.errors import InputError
 EXIT_GOOD = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COMMANDS = {
     "plan": "how many tokens the cards hold for a model, exact to the engine's block",
@@ -33,6 +34,13 @@ class Command(Protocol):
         """Do it; the return value is the exit code."""
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help of a fixed width: asking the terminal for its own imports shutil, and with it bz2 and lzma."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=100)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 good, 1 finding, 2 usage or unsupported."""
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -40,13 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="kvbudget",
         description="One accounting for the KV cache of self-hosted LLM servers.",
         epilog="kvbudget COMMAND --help shows flags and examples.",
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # prog given: argparse would otherwise format a usage line of its own to find it.
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
     wanted = next((word for word in argv if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         if name != wanted:
-            commands.add_parser(name, help=summary)
+            commands.add_parser(name, help=summary, formatter_class=_Help)
             continue
         command = _load(name)
         sub = commands.add_parser(
@@ -54,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=command.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
@@ -66,9 +76,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except BrokenPipeError:
         return EXIT_GOOD  # the reader (head, less) has seen enough
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED  # before a command's own handlers stand
     return code
 
 
 def _load(name: str) -> Command:
-    module: Command = importlib.import_module(f"kvbudget.cli.{name}")
+    """The module of a command. Exits with what to install when a library of its extra is missing."""
+    try:
+        module: Command = importlib.import_module(f"kvbudget.cli.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "kvbudget":
+            raise
+        print(f"kvbudget {name} needs {missing}; next: pip install 'kvbudget[gate]'", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE) from None
     return module

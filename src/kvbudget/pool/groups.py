@@ -2,10 +2,13 @@
 
 Words as in vLLM 0.32 (`v1/kv_cache_interface.py`, `v1/core/kv_cache_utils.py`): layers of one *group* share one
 block table; a *block id* belongs to one group at a time and costs `bytes_per_block` whatever the group needs of it.
+
+Values here are NamedTuples, not dataclasses: the planner starts in a few bare interpreters' time, and `dataclasses`
+pulls `inspect` in, which alone costs one.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from kvbudget.units import Blocks, Bytes, Tokens, blocks_for
 
@@ -22,8 +25,7 @@ class LayerKind(StrEnum):
     SHARED = "shared"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Layers that share one block table.
 
     `block_size` in tokens; `page_size_bytes` is one block of ONE layer; `layers` counts layers on this rank.
@@ -44,8 +46,7 @@ class Group:
         return blocks_for(tokens, self.block_size)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """All groups of one model on one rank; they draw from one pool of equal blocks."""
 
     groups: tuple[Group, ...]
