@@ -1,1 +1,1 @@
-"""Floor 2: the only place that names an engine: flags, pool rule, metric names and quirks, each with its version."""
+"""Floor 2: the only place that names an engine: its flags, pool rule and metric names, each with the version read."""

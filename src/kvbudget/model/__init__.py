@@ -1,1 +1,1 @@
-"""Floor 0: a model's config.json as layers by kind, and the bytes of its weights."""
+"""Floor 0: what a model is made of: layers by kind of cache, and the bytes of its weights, from config.json alone."""

@@ -1,1 +1,1 @@
-"""Floor 3: from model, memory and engine rule to ceilings, waste, findings and advice."""
+"""Floor 3: from a model, an engine's flags and a GPU to the pool, its blocks and the ceiling. Pure."""

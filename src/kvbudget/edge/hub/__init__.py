@@ -1,0 +1,1 @@
+"""Model files: folders, config.json and safetensors headers; nothing is fetched, weights are never loaded."""

@@ -1,0 +1,205 @@
+"""`kvbudget plan` as people and programs call it: exit codes, one JSON document, nothing but the standard library."""
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbudget.cli.main import main
+from kvbudget.cli.plan import add_arguments
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint folder with config.json alone."""
+    path = tmp_path / "Llama-3.1-8B"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(LLAMA))
+    return path
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    code = main(["plan", *map(str, words), "--json"])
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1  # one document on one line
+    parsed: dict[str, Any] = json.loads(out)
+    return code, parsed
+
+
+def test_a_model_that_fits_exits_0_with_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, plan = document(
+        capsys, folder, "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k", "--engine", "vllm@0.32"
+    )
+    assert code == 0
+    assert plan["model"]["name"] == "Llama-3.1-8B"
+    assert plan["pool"] == {
+        "bytes": 24 * 2**30, "num_blocks": 12288, "usable_blocks": 12287, "tokens": 196608
+    }  # fmt: skip
+    assert plan["concurrency"]["at_max_model_len"] == 24.0
+
+
+def test_a_model_that_does_not_fit_exits_1_with_the_whole_document(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, plan = document(capsys, folder, "--gpu", "rtx-3090")
+    assert code == 1
+    assert plan["fits"] is False
+    assert plan["findings"][0]["code"] == "max_model_len_too_large"
+    assert plan["concurrency"]["largest_max_model_len"] > 16000
+
+
+def test_every_flag_reaches_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, plan = document(
+        capsys, folder, "--gpu", "h100", "--gpus", 4, "--gpu-memory-utilization", 0.9, "--weights", "16GiB",
+        "--activation", "2GiB", "--overhead", "1GiB", "--max-model-len", "8192", "--max-num-seqs", 10,
+        "--max-num-batched-tokens", 4096, "--block-size", 32, "--kv-cache-dtype", "fp8", "-tp", 2, "-pp", 2,
+        "--no-async-scheduling", "--no-enable-prefix-caching", "--disable-hybrid-kv-cache-manager", "-dcp", 1,
+        "--prompt-lengths", "p50=800,p95=4000,p99=8000", "--output-lengths", "p50=100,p95=100,p99=100",
+        "--target-concurrency", 10, "--explain",
+    )  # fmt: skip
+    assert code == 0
+    assert plan["engine"] == {
+        "name": "vllm", "version": "0.32", "max_in_flight_tokens": 8192, "block_size": 32,
+        "max_num_batched_tokens": 4096, "max_num_seqs": 10, "kv_cache_dtype": "fp8", "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2, "gpu_memory_utilization": 0.9,
+    }  # fmt: skip
+    assert plan["kv"]["groups"][0]["layers"] == 16
+    assert plan["concurrency"]["limited_by"] == "max_num_seqs"
+    assert plan["concurrency"]["lengths"] == {"p50": 900, "p95": 4100, "p99": 8100}
+    assert any("null block" in line for line in plan["explain"])
+
+
+def test_weights_beside_the_config_are_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = {"metadata": {"total_size": 16_000_000_000}, "weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    _, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k")
+    assert plan["memory"]["weights"]["bytes"] == 16_000_000_000
+    assert plan["memory"]["weights"]["source"] == "measured"
+
+
+def test_an_automatic_length_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, plan = document(capsys, folder, "--kv-cache-memory-bytes", "8GiB", "--max-model-len", "auto")
+    assert (code, plan["concurrency"]["max_model_len"]) == (0, 65520)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--speculative-config", "--command", "--trace", "--margin", "--price-per-hour", "--markdown", "--html",
+             "--png", "--write", "--mamba-ssm-cache-dtype", "--decode-context-parallel-size"]
+)  # fmt: skip
+def test_a_flag_of_a_later_version_is_named_not_ignored(
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert main(["plan", str(folder), "--gpu", "h100", flag, "2"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"kvbudget plan: unsupported: {flag}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gpu", "voodoo"],
+        ["--gpu-memory", "many"],
+        ["--kv-cache-memory-bytes", "-1"],
+        ["--kv-cache-memory-bytes", "1GiB", "--max-model-len", "long"],
+        ["--kv-cache-memory-bytes", "1GiB", "--engine", "sglang"],
+        ["--kv-cache-memory-bytes", "1GiB", "--kv-cache-dtype", "fp3"],
+        ["--kv-cache-memory-bytes", "1GiB", "--block-size", "0"],
+        ["--kv-cache-memory-bytes", "1GiB", "--prompt-lengths", "p50=1"],
+        [],
+    ],
+)
+def test_what_cannot_be_planned_exits_2_with_one_line_on_stderr(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["plan", str(folder), *words, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("kvbudget plan: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_unknown_flag_exits_2(folder: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", str(folder), "--nonsense"])
+    assert caught.value.code == 2
+
+
+def test_the_help_has_examples_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", "--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "examples:" in text
+    assert "exit: 0 fits" in text
+    assert "--write" not in text  # not offered before it exists
+
+
+def test_the_text_is_readable_and_without_colour_where_that_is_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["plan", str(folder), "--gpu", "h100", "--max-model-len", "8k", "--explain"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("FITS  Llama-3.1-8B on 1 x H100 80GB")
+    assert "\x1b" not in text
+    assert len(text.splitlines()) < 45
+
+
+def test_json_needs_nothing_outside_the_standard_library(folder: Path) -> None:
+    script = (
+        "import sys; from kvbudget.cli.main import main; code = main(sys.argv[1:]);"
+        "mine = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'kvbudget'};"
+        "print(sorted(name for name in mine if not name.startswith('_')), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "plan", str(folder), "--gpu", "h100", "--max-model-len", "8k", "--json"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    foreign = set(json.loads(done.stderr.strip().splitlines()[-1].replace("'", '"')))
+    assert foreign <= {"a1_coverage", "coverage", "distutils-precedence", "sitecustomize"}, foreign
+
+
+def test_mutated_configs_end_in_a_plan_or_one_clear_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    choose = random.Random(7)
+    junk: list[object] = [None, True, 0, -1, 3, 10**30, 0.5, "x", [], {}, [1], {"type": "linear", "factor": 1e300}]
+    seen = set()
+    for _ in range(300):
+        config = dict(LLAMA)
+        for _ in range(choose.randint(1, 3)):
+            config[choose.choice([*LLAMA, "head_dim", "rope_scaling", "layer_types"])] = choose.choice(junk)
+        (folder / "config.json").write_text(json.dumps(config))
+        code = main(["plan", str(folder), "--gpu", "h100", "--json"])
+        captured = capsys.readouterr()
+        seen.add(code)
+        assert code == 2 or json.loads(captured.out)["schema"] == "kvbudget.plan/1", config
+        assert code != 2 or captured.err.count("\n") == 1, config
+    assert seen >= {0, 2}
+
+
+def test_every_flag_and_finding_is_in_the_how_to() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "how-to" / "plan.md").read_text()
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    flags = {word for action in shown for word in action.option_strings if word.startswith("--")}
+    missing = {flag for flag in flags if f"`{flag}`" not in text and not flag.startswith("--no-")} - {"--help"}
+    assert missing == set()
+    sources = "".join((root / "src" / "kvbudget" / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
+    codes = set(re.findall(r'(?:Refusal|Finding)\(\s*"(\w+)"', sources))
+    assert len(codes) > 8
+    assert {code for code in codes if f"`{code}`" not in text} == set()

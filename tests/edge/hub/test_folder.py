@@ -1,0 +1,77 @@
+"""Which files MODEL means, and what damaged ones say."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kvbudget.edge.hub.folder import MAX_JSON_BYTES, read_checkpoint, read_json
+from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+
+
+def test_a_folder_and_its_config_json_mean_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-1B"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    by_folder, by_file = read_checkpoint(str(folder)), read_checkpoint(str(folder / "config.json"))
+    assert by_folder == by_file
+    assert (by_folder.name, by_folder.config, by_folder.tensors) == ("Tiny-1B", {"model_type": "llama"}, None)
+    assert read_checkpoint(f"{folder}/").name == "Tiny-1B"
+
+
+def test_a_quantisation_beside_the_config_belongs_to_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    assert read_checkpoint(str(tmp_path)).config == {
+        "model_type": "llama",
+        "quantization_config": {"quantization": {"quant_algo": "NVFP4"}},
+    }
+
+
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "x.gguf", "/nowhere/Y.GGUF"])
+def test_what_is_planned_but_not_read_yet_is_refused_clearly(model: str) -> None:
+    with pytest.raises(UnsupportedError, match="planned") as caught:
+        read_checkpoint(model)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("model", ["/nowhere/model", "./nope", "", "justaname", "a/b/c"])
+def test_a_path_that_is_not_there_is_a_bad_value(model: str) -> None:
+    with pytest.raises(BadValueError, match="does not exist"):
+        read_checkpoint(model)
+
+
+def test_a_folder_without_config_json_is_a_bad_value(tmp_path: Path) -> None:
+    with pytest.raises(BadValueError, match=r"no config\.json"):
+        read_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe\x00", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}", b"\x00"]
+)
+def test_damaged_json_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(BadConfigError, match=r"config\.json"):
+        read_checkpoint(str(tmp_path))
+
+
+def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(MAX_JSON_BYTES + 1)
+    with pytest.raises(BadConfigError, match="larger than"):
+        read_json(str(path))
+
+
+def test_a_directory_in_place_of_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(BadConfigError, match="cannot be read"):
+        read_json(str(tmp_path))
+
+
+def test_a_name_that_cannot_be_printed_is_cleaned(tmp_path: Path) -> None:
+    folder = os.path.join(os.fsencode(tmp_path), b"bad\xff\x1bname")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"config.json"), "w", encoding="utf-8") as file:
+        json.dump({}, file)
+    assert read_checkpoint(os.fsdecode(folder)).name == "bad??name"

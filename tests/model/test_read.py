@@ -1,0 +1,297 @@
+"""What a config.json says of the layers: spellings, class defaults, nested configs, and the kinds that are refused."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from kvbudget.errors import BadConfigError, InputError, UnsupportedError
+from kvbudget.model.families import FAMILIES, WRAPPERS
+from kvbudget.model.read import Model, model_from_config
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+}
+
+
+def heads(config: dict[str, Any]) -> tuple[int, int, int]:
+    """(layers, KV heads, head size) of a uniform model."""
+    model = model_from_config(config)
+    layer = model.layers[0]
+    assert layer.key_size == layer.value_size
+    return len(model.layers), layer.kv_heads, layer.key_size
+
+
+def test_a_grouped_query_model_is_read_as_written() -> None:
+    model = model_from_config(LLAMA, "m")
+    assert (model.name, model.architectures, model.kinds) == ("m", ("LlamaForCausalLM",), {"full": 32})
+    assert heads(LLAMA) == (32, 8, 128)
+    assert (model.max_model_len, model.longest_given, model.longest_key) == (131072, 131072, "max_position_embeddings")
+    assert model.filled == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "llama"}, (32, 32, 128)),  # no KV heads named: as many as attention heads
+        ({"model_type": "mistral", "sliding_window": None}, (32, 8, 128)),  # class default 8
+        ({"model_type": "mistral", "sliding_window": None, "num_key_value_heads": None}, (32, 32, 128)),  # null: MHA
+        ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8},
+         (32, 8, 128)),
+        ({"model_type": "gemma"}, (28, 16, 256)),  # 16 x 256 is more than hidden_size 3072
+        ({"model_type": "gpt2", "n_layer": 24, "n_head": 16, "n_embd": 1024}, (24, 16, 64)),
+        ({"model_type": "gpt_bigcode", "n_layer": 40, "n_head": 48, "n_embd": 6144}, (40, 1, 128)),
+        ({"model_type": "falcon", "num_attention_heads": 71, "hidden_size": 4544}, (32, 1, 64)),
+        (
+            {"model_type": "falcon", "hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8,
+             "new_decoder_architecture": True, "num_hidden_layers": 60},
+            (60, 8, 64),
+        ),
+        ({"model_type": "falcon", "multi_query": False, "alibi": True, "hidden_size": 2048,
+          "num_attention_heads": 32}, (32, 32, 64)),
+        ({"model_type": "RefinedWebModel", "n_layer": 32, "n_head": 71, "hidden_size": 4544, "multi_query": True},
+         (32, 1, 64)),
+        ({"model_type": "bloom", "n_layer": 30, "n_head": 32, "hidden_size": 4096}, (30, 32, 128)),
+        ({"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32}, (32, 32, 128)),
+        ({"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32,
+          "attn_config": {"attn_type": "grouped_query_attention", "kv_n_heads": 8}}, (32, 8, 128)),
+        ({"model_type": "opt", "num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768}, (12, 12, 64)),
+        ({"model_type": "gpt_neox"}, (44, 64, 96)),
+        ({"model_type": "exaone", "num_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}, (32, 8, 128)),
+        ({"model_type": "internlm2", "num_key_value_heads": 8}, (32, 8, 128)),
+        ({"model_type": "chatglm", "num_layers": 40, "multi_query_attention": True, "multi_query_group_num": 2,
+          "kv_channels": 128, "num_attention_heads": 32}, (40, 2, 128)),
+        ({"model_type": "glm4_moe", "num_hidden_layers": 46, "num_attention_heads": 96, "head_dim": 128}, (46, 8, 128)),
+        ({"model_type": "minimax_m2", "attn_type_list": [1] * 62}, (62, 8, 128)),
+    ],
+)  # fmt: skip
+def test_every_spelling_and_class_default_gives_the_layers_of_its_class(
+    config: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
+    assert heads(config) == expected
+
+
+def test_what_came_from_a_class_default_is_named() -> None:
+    assert "num_hidden_layers" in model_from_config({"model_type": "llama", "hidden_size": 4096}).filled
+
+
+def test_a_class_default_is_no_limit_that_the_config_states() -> None:
+    model = model_from_config({"model_type": "llama"})
+    assert (model.max_model_len, model.longest_given) == (2048, None)
+
+
+def test_a_nested_text_config_is_the_model_and_its_weights_are_not_guessed() -> None:
+    text = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 2048}
+    config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"depth": 24}}
+    assert heads(config) == (28, 8, 128)
+    model = model_from_config(config)
+    assert model.parameters is None
+    assert "vision" in model.weights_unknown
+
+
+def test_an_old_flat_multimodal_config_is_read_as_its_text_model() -> None:
+    flat = {"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4}
+    assert heads(flat) == (80, 4, 128)
+
+
+@pytest.mark.parametrize(
+    ("change", "length", "limit"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 262144, 262144),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 131072, 131072),
+        ({"rope_scaling": None}, 131072, 131072),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "factor": 32.0}, "original_max_position_embeddings": 4096},
+            4096,
+            131072,
+        ),
+        ({"seq_length": 8192}, 8192, 8192),
+        ({"model_max_length": 500000}, 500000, 500000),
+    ],
+)
+def test_the_default_length_follows_the_engine_s_reading_of_rope(
+    change: dict[str, Any], length: int, limit: int
+) -> None:
+    model = model_from_config(LLAMA | change)
+    assert (model.max_model_len, model.longest_given) == (length, limit)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4096}, "sliding-window"),
+        ({"model_type": "mistral"}, "sliding-window"),  # the class default is a window of 4096
+        ({"model_type": "phi3", "sliding_window": 2047}, "sliding-window"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 21}, "sliding-window"),
+        ({"model_type": "qwen3_moe", "use_sliding_window": True}, "sliding-window"),
+        (LLAMA | {"sliding_window": 1024}, "sliding-window"),
+        (LLAMA | {"layer_types": ["full_attention", "sliding_attention"] * 16}, "sliding-window"),
+        (LLAMA | {"layer_types": ["chunked_attention"] * 32}, "chunked"),
+        (LLAMA | {"layer_types": ["linear_attention"] * 32}, "linear attention"),
+        (LLAMA | {"layer_types": ["astral"] * 32}, "astral"),
+        (LLAMA | {"attention_chunk_size": 8192}, "chunked"),
+        (LLAMA | {"kv_lora_rank": 512}, "MLA"),
+        (LLAMA | {"block_configs": [{}]}, "NAS"),
+        (LLAMA | {"num_kv_shared_layers": 4}, "shared across layers"),
+        (LLAMA | {"is_encoder_decoder": True}, "encoder-decoder"),
+        (LLAMA | {"mamba_d_state": 16}, "Mamba"),
+        ({"model_type": "minimax_m2", "attn_type_list": [1, 0] * 31}, "linear attention"),
+        ({"model_type": "gpt_oss"}, "sliding-window"),
+        ({"model_type": "gemma3", "text_config": {}}, "sliding-window"),
+        ({"model_type": "deepseek_v3"}, "MLA"),
+        ({"model_type": "deepseek_v32"}, "indexer"),
+        ({"model_type": "nemotron_h"}, "Mamba"),
+        ({"model_type": "qwen3_next"}, "linear attention"),
+        ({"model_type": "llama4"}, "chunked"),
+        ({"model_type": "nemotron-nas"}, "NAS"),
+        ({"model_type": "whisper"}, "encoder-decoder"),
+        ({"model_type": "mistral3", "text_config": {"model_type": "deepseek_v3"}}, "MLA"),
+    ],
+)
+def test_another_layer_kind_is_refused_by_its_name(config: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedError, match=named):
+        model_from_config(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072},
+        {
+            "model_type": "qwen2",
+            "use_sliding_window": True,
+            "max_window_layers": 32,
+        },  # no layer left beyond the first 32
+        LLAMA | {"sliding_window": None},
+        LLAMA | {"layer_types": ["full_attention"] * 32},
+        LLAMA | {"sliding_window": 4096, "layer_types": ["full_attention"] * 32},
+        {"model_type": "mixtral", "sliding_window": None},
+    ],
+)
+def test_a_window_that_no_layer_uses_is_full_attention(config: dict[str, Any]) -> None:
+    assert set(model_from_config(config).kinds) == {"full"}
+
+
+@pytest.mark.parametrize("config", [{"model_type": "frobnicator"}, {"model_type": "mystery_vl", "text_config": LLAMA}])
+def test_an_unknown_architecture_is_refused_and_the_missing_knowledge_named(config: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="missing") as caught:
+        model_from_config(config)
+    assert caught.value.fix.startswith("known are ")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers is '32'"),
+        ({"num_hidden_layers": 32.0}, "num_hidden_layers is 32.0"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"num_key_value_heads": 5}, "32 attention heads cannot share 5 KV heads"),
+        ({"num_key_value_heads": 64}, "cannot share 64"),
+        ({"num_key_value_heads": [8]}, r"num_key_value_heads is \[8\]"),
+        ({"num_attention_heads": 30, "num_key_value_heads": 10}, "not a multiple"),
+        ({"head_dim": 0}, "head_dim is 0"),
+        ({"hidden_size": 10**40}, "more than 40 digits"),
+        ({"model_type": None}, "model_type is missing"),
+        ({"model_type": 7}, "model_type is 7"),
+        ({"layer_types": "full_attention"}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "factor"),
+        ({"rope_scaling": {"type": "linear", "factor": float("nan")}}, "factor"),
+        ({"rope_scaling": [1]}, "rope_scaling"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"quantization_config": 4}, "quantization_config"),
+        ({"quantization_config": {"quant_method": 4}}, "quant_method"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 1]}}, "weight_block_size"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+    ],
+)
+def test_a_damaged_field_is_named_with_its_value_and_rule(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadConfigError, match=field) as caught:
+        model_from_config(LLAMA | change)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("config", [None, [], "x", 3, {}, {"model_type": ""}])
+def test_what_is_no_model_config_is_a_clear_error(config: object) -> None:
+    with pytest.raises(BadConfigError):
+        model_from_config(config)
+
+
+def test_every_known_family_can_be_read_from_its_class_defaults() -> None:
+    for model_type in FAMILIES:
+        head_size = {"head_dim": 128} if model_type == "glm4_moe" else {}  # its class has none that works
+        model = model_from_config({"model_type": model_type, "sliding_window": None, **head_size})
+        assert model.layers
+        assert (model.parameters is None) == bool(model.weights_unknown)
+    assert set(WRAPPERS.values()) <= set(FAMILIES)
+
+
+JUNK: list[object] = [
+    None, True, False, 0, 1, -1, 2, 3, 7, 4096, 10**9, 10**30, -(10**30), 0.5, float("inf"), float("nan"), "", "8",
+    "x" * 500, [], [1], [None], ["full_attention"] * 32, ["sliding_attention"] * 32, {}, {"factor": 2},
+    {"quant_method": "fp8"}, [[]] * 3,
+]  # fmt: skip
+KEYS = [
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rope_scaling", "rope_parameters",
+    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "text_config", "quantization_config",
+    "tie_word_embeddings", "attention_bias", "mlp_bias", "architectures", "num_experts", "n_head", "n_embd",
+    "moe_intermediate_size", "num_local_experts", "n_routed_experts", "decoder_sparse_step", "mlp_only_layers",
+    "attn_config", "attn_type_list", "multi_query", "new_decoder_architecture", "is_encoder_decoder", "seq_length",
+    "model_max_length", "expansion_ratio", "first_k_dense_replace",
+]  # fmt: skip
+
+
+def mutated(seed: int) -> object:
+    """One hostile config; `mutated(seed)` repeats it."""
+    choose = random.Random(seed)
+    config: dict[str, Any] = copy.deepcopy(LLAMA) if choose.random() < 0.5 else {}
+    if choose.random() < 0.6:
+        config["model_type"] = choose.choice([*FAMILIES, *WRAPPERS])
+    target = config
+    if config.get("model_type") in WRAPPERS and choose.random() < 0.7:
+        target = config["text_config"] = copy.deepcopy(LLAMA)
+        if choose.random() < 0.5:
+            target["model_type"] = choose.choice([*FAMILIES])
+    for _ in range(choose.randint(0, 4)):
+        key = choose.choice(KEYS)
+        if choose.random() < 0.2:
+            target.pop(key, None)
+        else:
+            target[key] = copy.deepcopy(choose.choice(JUNK))
+    return config
+
+
+def outcome(seed: int) -> Model | InputError:
+    try:
+        return model_from_config(mutated(seed))
+    except InputError as error:
+        return error
+
+
+def test_five_thousand_mutated_configs_give_a_model_or_a_clear_refusal() -> None:
+    results = [outcome(seed) for seed in range(5000)]
+    for seed, result in enumerate(results):
+        if isinstance(result, Model):
+            assert result.layers[0].kv_heads >= 1, seed
+        else:
+            assert result.message, seed
+            assert result.fix, seed
+            assert len(str(result)) < 3000, seed
+    assert (
+        sum(isinstance(result, Model) for result in results) > 500
+    )  # the mutations are not all fatal, or the test would say nothing
