@@ -1,0 +1,96 @@
+"""A Starlette application on uvicorn inside the running loop: for the control plane and the embedded engine."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kvbudget.errors import BadValueError
+
+
+class AsgiServer:
+    """One listening application. Made by `start_asgi`; `close` may be called twice."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self.host, self.port = listener.getsockname()[:2]
+        self._listener = listener
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=5,
+        )
+        self._server = _QuietServer(config)
+        self._task = asyncio.create_task(self._server.serve([listener]), name=f"asgi server :{self.port}")
+
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    async def ready(self) -> None:
+        """Wait until connections are accepted."""
+        listening = asyncio.create_task(self._server.listening.wait())
+        try:
+            await asyncio.wait({listening, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listening.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        """Stop at once: answers in flight are cut off."""
+        self._server.should_exit = True
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._listener.close()
+
+
+async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:
+    """Serve `app`; port 0 takes a free one. Raises BadValueError when the address cannot be had."""
+    listener = listen(host, port)
+    server = AsgiServer(app, listener)
+    try:
+        await server.ready()
+    except BaseException:
+        await server.close()
+        raise
+    return server
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises BadValueError when the address cannot be had."""
+    if not 0 <= port <= 65535:
+        raise BadValueError(f"cannot listen on port {port}", fix="choose a port from 0 to 65535")
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except OSError as error:
+        raise BadValueError(f"cannot listen on {host}:{port}: {error}", fix="choose another host or port") from None
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn inside somebody else's loop: no signal handlers, and an event instead of polling for the start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
