@@ -1,0 +1,100 @@
+"""What a refused request is told: the error body of the OpenAI API, its codes, types and sentences.
+
+Bodies are `{"error": {"message", "type", "param", "code"}}` with string codes. vLLM 0.32 uses the same keys with an
+integer code; clients match on its sentence "This model's maximum context length is N tokens", so that form is kept.
+"""
+
+import orjson
+
+from kvbudget.errors import InputError
+
+HTTP_BAD_REQUEST = 400
+
+_INVALID = "invalid_request_error"
+_RATE = "rate_limit_error"
+_UNAVAILABLE = "service_unavailable_error"
+
+# Code -> type. Every code that the gate sends stands here; docs and tests read this table.
+ERROR_TYPES: dict[str, str] = {
+    "invalid_json": _INVALID,
+    "invalid_value": _INVALID,
+    "duplicate_field": _INVALID,
+    "nested_too_deep": _INVALID,
+    "empty_prompt": _INVALID,
+    "unsupported_field": _INVALID,
+    "unsupported_content_part": _INVALID,
+    "prompt_logprobs_refused": _INVALID,
+    "chat_template_error": _INVALID,
+    "prompt_refused_by_engine": _INVALID,
+    "prompt_too_large": _INVALID,
+    "unbroken_run_too_long": _INVALID,
+    "context_length_exceeded": _INVALID,
+    "request_too_large": _INVALID,
+    "request_timeout": _INVALID,
+    "model_not_found": _INVALID,
+    "rate_limit_exceeded": _RATE,
+    "slow_down": _RATE,
+    "server_is_overloaded": _UNAVAILABLE,
+    "count_failed": "server_error",
+    "upstream_error": "server_error",
+    "internal_error": "server_error",
+}
+# Only the head of a value that a stranger sent is repeated to him.
+_SHOWN_CHARS = 60
+
+
+class BadRequestError(InputError):
+    """The request itself is at fault: HTTP 400, and the same request will never be accepted.
+
+    `param` is the field at fault (a path such as `messages[0].content`), `code` a key of `ERROR_TYPES`.
+    """
+
+    status = HTTP_BAD_REQUEST
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+    def body(self) -> bytes:
+        """The JSON body that the client gets."""
+        return error_body(self.message, None, self.param, self.code)
+
+
+def error_body(message: str, type: str | None, param: str | None, code: str) -> bytes:  # noqa: A002 - the API's word
+    """The error object as JSON. `type` None: the one that `ERROR_TYPES` gives for `code`."""
+    kind = type if type is not None else ERROR_TYPES.get(code, _INVALID)
+    return orjson.dumps({"error": {"message": _encodable(message), "type": kind, "param": param, "code": code}})
+
+
+def context_length_message(
+    limit_tokens: int, prompt_tokens: int, max_new_tokens: int, largest_max_tokens: int, *, field: str = "max_tokens"
+) -> str:
+    """The sentence of a `context_length_exceeded` refusal.
+
+    All in tokens. `limit_tokens` is what one request may hold (prompt and output, all its sequences),
+    `max_new_tokens` what was asked for per sequence, `largest_max_tokens` what would fit beside this prompt (0: none).
+    """
+    told = (
+        f"This model's maximum context length is {limit_tokens} tokens. However, you requested {max_new_tokens} output "
+        f"tokens and your prompt contains {prompt_tokens} input tokens, for a total of "
+        f"{prompt_tokens + max_new_tokens} tokens. "
+    )
+    if largest_max_tokens > 0:
+        return told + f"The largest {field} that fits this prompt is {largest_max_tokens}."
+    return told + f"No {field} fits: shorten the prompt to fewer than {limit_tokens} tokens."
+
+
+def shown(value: object) -> str:
+    """A client's value, short enough and safe to repeat in a message."""
+    text = repr(value) if not isinstance(value, (dict, list)) else f"a JSON {_json_name(value)}"
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _json_name(value: object) -> str:
+    return "object" if isinstance(value, dict) else "array"
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates cannot be written as UTF-8; they become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")

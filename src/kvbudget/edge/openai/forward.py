@@ -1,0 +1,56 @@
+"""Which bytes go to the engine: the client's own, with the granted `max_tokens` cut in when they say otherwise."""
+
+from kvbudget.edge.openai.ask import Ask, Surface
+from kvbudget.edge.openai.body import Span, member_spans
+
+# Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
+# max_completion_tokens, llama.cpp prefers n_predict to both. One larger than the grant would undo it.
+_ALIASES = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
+
+
+def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
+    """The body to send upstream, asking for exactly `max_new_tokens` per sequence.
+
+    `ask.raw` itself (the same object) when it already says that. Else only that number is replaced or inserted, and
+    larger caps under other names are lowered to it; every other byte, numbers and escapes included, stays as it came.
+    """
+    edits = _edits(ask, max_new_tokens)
+    if not edits:
+        return ask.raw
+    pieces, at = [], 0
+    for span, text in sorted(edits, key=lambda edit: edit[0].start):
+        pieces += [ask.raw[at : span.start], text]
+        at = span.end
+    return b"".join([*pieces, ask.raw[at:]])
+
+
+def _edits(ask: Ask, granted: int) -> list[tuple[Span, bytes]]:
+    holder_name, _, field = ask.max_new_field.rpartition(".")
+    holder = ask.body.get(holder_name) if holder_name else ask.body
+    aliases = _ALIASES if ask.surface in (Surface.CHAT, Surface.COMPLETIONS) else ()
+    number = str(granted).encode()
+    if not isinstance(holder, dict):  # absent or null: TGI's `parameters`
+        return [_member(ask.raw, 0, ask.body, holder_name, b'{"%b":%b}' % (field.encode(), number))]
+    changed = [name for name in aliases if name != field and _exceeds(holder.get(name), granted)]
+    if _says(holder.get(field), granted) and not changed:
+        return []
+    start = member_spans(ask.raw)[holder_name].start if holder_name else 0
+    edits = [] if _says(holder.get(field), granted) else [_member(ask.raw, start, holder, field, number)]
+    return edits + [_member(ask.raw, start, holder, name, number) for name in changed]
+
+
+def _member(raw: bytes, start: int, holder: dict[str, object], name: str, value: bytes) -> tuple[Span, bytes]:
+    """The edit that gives `name` the value, in the object that begins at or after `start`."""
+    if name in holder:
+        return member_spans(raw, start)[name], value
+    at = raw.index(b"{", start) + 1
+    return Span(at, at), b'"%b":%b%b' % (name.encode(), value, b"," if holder else b"")
+
+
+def _says(value: object, granted: int) -> bool:
+    return type(value) is int and value == granted
+
+
+def _exceeds(value: object, granted: int) -> bool:
+    """Whether an engine could read more than the grant here; anything but a small enough integer may be more."""
+    return value is not None and not (type(value) is int and 0 <= value <= granted)

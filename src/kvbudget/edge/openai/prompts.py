@@ -1,0 +1,49 @@
+"""The four forms in which a prompt reaches the gate, already checked, before it is counted."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages that the model's chat template renders.
+
+    `messages` and `tools` are as the client sent them, types checked. `template_kwargs` is everything else that the
+    template sees (`chat_template_kwargs`, `documents`, `reasoning_effort`), merged as vLLM 0.32 merges it.
+    """
+
+    messages: tuple[dict[str, object], ...]
+    tools: tuple[dict[str, object], ...] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_kwargs: dict[str, object]
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """One or more raw prompts; each becomes a request of its own in the engine."""
+
+    texts: tuple[str, ...]
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """One or more prompts given as token ids: their lengths in tokens."""
+
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePrompt:
+    """A prompt whose rendering is not reproduced here: only bounded.
+
+    `byte_bound` is the most bytes of normalised text that the request itself can become, `messages` the number of
+    turns around which a template may put its own tokens (0: no template).
+    """
+
+    byte_bound: int
+    messages: int
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt | OpaquePrompt

@@ -1,0 +1,135 @@
+"""Which token counts the engine reported, read from the last bytes of its answer, plain or SSE."""
+
+import re
+from dataclasses import dataclass
+
+import orjson
+
+from kvbudget.units import Tokens
+
+# The relay keeps this much of every answer. vLLM 0.32 writes `usage` behind `choices`, so it is in here unless
+# ids of the prompt or logprobs follow it.
+TAIL_BYTES = 8192
+
+# A quote inside a JSON string is always escaped, so these bytes are a key wherever they stand: content that spells
+# `"usage":` arrives as `\"usage\":` and does not match.
+_USAGE_KEY = re.compile(rb'(?<!\\)"usage"\s*:')
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them. `cached_tokens` is part of `prompt_tokens`; None: not told."""
+
+    prompt_tokens: Tokens
+    completion_tokens: Tokens
+    cached_tokens: Tokens | None
+
+
+def usage_in(tail: bytes) -> Usage | None:
+    """The last top-level usage in the last bytes of an answer; None when there is none. Never raises.
+
+    `tail` may begin anywhere inside the answer; only its last `TAIL_BYTES` are read. Anthropic's stream spreads its
+    counts over two events (`message_start`, `message_delta`); they are joined when both are in the tail.
+    """
+    tail = bytes(tail[-TAIL_BYTES:])
+    try:
+        return _of_events(tail) if _is_event_stream(tail) else _of_json(tail)
+    except (ValueError, RecursionError):  # orjson's error is a ValueError; a tail may hold anything
+        return None
+
+
+def _is_event_stream(tail: bytes) -> bool:
+    """JSON text escapes line feeds inside strings, and no JSON line begins with `data:` or `event:`."""
+    return tail.startswith((b"data:", b"event:")) or b"\ndata:" in tail or b"\nevent:" in tail
+
+
+def _of_events(tail: bytes) -> Usage | None:
+    late: dict[str, int] = {}
+    for line in reversed(tail.splitlines()):
+        data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else line
+        counts = _counts(_document(data))
+        if counts:
+            late = counts | late
+            if "prompt" in late and "completion" in late:
+                break
+    return _usage(late)
+
+
+def _of_json(tail: bytes) -> Usage | None:
+    return _usage(_counts(_document(tail)))
+
+
+def _document(text: bytes) -> object:
+    """The JSON document in `text`, or what can be told of its end when its start was cut off.
+
+    A cut document is closed again with an opening brace before each candidate key, the last one first: what follows
+    the key then parses to its end only if the key stood at the top, or one level down under `response`
+    (the closing events of the Responses API).
+    """
+    if b'"usage"' not in text:
+        return None
+    parsed = _parsed(text)
+    if parsed is not None:
+        return parsed
+    for key in reversed(list(_USAGE_KEY.finditer(text))):
+        rest = text[key.start() :]
+        parsed = _parsed(b"{" + rest)
+        if parsed is None:
+            parsed = _parsed(b'{"response":{' + rest)
+        if parsed is not None:
+            return parsed
+    return None
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _counts(document: object) -> dict[str, int]:
+    """What one document tells: any of `prompt`, `completion`, `cached`."""
+    if not isinstance(document, dict):
+        return {}
+    usage = document.get("usage")
+    for wrapper in ("response", "message"):
+        inner = document.get(wrapper)
+        if not isinstance(usage, dict) and isinstance(inner, dict):
+            usage = inner.get("usage")
+    if not isinstance(usage, dict):
+        return {}
+    counts: dict[str, int] = {}
+    _take(counts, "prompt", usage.get("prompt_tokens"))
+    _take(counts, "completion", usage.get("completion_tokens", usage.get("output_tokens")))
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    if isinstance(details, dict):
+        _take(counts, "cached", details.get("cached_tokens"))
+    if "prompt" not in counts and _is_count(usage.get("input_tokens")):
+        counts["prompt"] = usage["input_tokens"]
+        # Anthropic counts what the cache gave apart (vLLM 0.32 entrypoints/anthropic/serving.py); OpenAI includes it.
+        for field in ("cache_read_input_tokens", "cache_creation_input_tokens"):
+            if _is_count(usage.get(field)):
+                counts["prompt"] += usage[field]
+        _take(counts, "cached", usage.get("cache_read_input_tokens"))
+    return counts
+
+
+def _take(counts: dict[str, int], name: str, value: object) -> None:
+    if _is_count(value):
+        assert isinstance(value, int)  # noqa: S101 - for the type checker only
+        counts[name] = value
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _usage(counts: dict[str, int]) -> Usage | None:
+    if "prompt" not in counts:
+        return None
+    cached = counts.get("cached")
+    return Usage(
+        Tokens(counts["prompt"]), Tokens(counts.get("completion", 0)), None if cached is None else Tokens(cached)
+    )

@@ -1,0 +1,71 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbudget.edge.openai.body import MAX_DEPTH, member_spans, read_object
+from kvbudget.edge.openai.errors import BadRequestError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"1", b'"x"', b"null", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":01}', b'{"a":1}x',
+     b'{"a":"\\udc00"}', b'{"a":"\xff"}', b'\xef\xbb\xbf{"a":1}', b'{"a":1e999}', b'{"a":"\n"}'],
+)  # fmt: skip
+def test_what_is_no_strict_json_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        read_object(raw)
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"max_tokens":1,"max_tokens":2}',
+        b'{"max_tokens":1,"max\\u005ftokens":2}',
+        b'{"messages":[{"role":"user","content":"a","content":"b"}]}',
+        b'{"x":[[{"y":{"z":1,"z":1}}]]}',
+    ],
+)
+def test_a_key_that_two_parsers_could_read_differently_is_refused(raw: bytes) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        read_object(raw)
+    assert caught.value.code == "duplicate_field"
+
+
+def test_nesting_is_accepted_to_its_limit_and_refused_beyond() -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"a":' + b"[" * (levels - 1) + b'"]]]{{{"' + b"]" * (levels - 1) + b"}"
+
+    read_object(nested(MAX_DEPTH))
+    with pytest.raises(BadRequestError) as caught:
+        read_object(nested(MAX_DEPTH + 1))
+    assert caught.value.code == "nested_too_deep"
+
+
+def test_brackets_inside_strings_and_beside_one_another_are_not_depth() -> None:
+    read_object(json.dumps({"a": "[{" * 500, "b": [[] for _ in range(500)]}).encode())
+
+
+def test_integers_of_any_size_stay_exact() -> None:
+    assert read_object(b'{"a":123456789012345678901234567890}') == {"a": 123456789012345678901234567890}
+
+
+@given(st.dictionaries(st.text(max_size=6), JSON, max_size=6), st.booleans(), st.sampled_from([None, 2]))
+def test_spans_cut_out_every_value_whatever_the_spacing_and_escapes(
+    body: dict[str, Any], ascii_only: bool, indent: int | None
+) -> None:
+    raw = json.dumps(body, ensure_ascii=ascii_only, indent=indent).encode()
+    assert read_object(raw) == body
+    spans = member_spans(raw)
+    assert list(spans) == list(body)
+    for name, span in spans.items():
+        assert json.loads(raw[span.start : span.end]) == body[name]

@@ -1,0 +1,99 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, usage_in
+from kvbudget.units import Tokens
+
+USAGE = {"prompt_tokens": 19, "completion_tokens": 7, "total_tokens": 26, "prompt_tokens_details": None}
+TOLD = Usage(Tokens(19), Tokens(7), None)
+FORGED = 'x "usage": {"prompt_tokens": 1, "completion_tokens": 1} \n\ndata: {"usage":{"prompt_tokens":2}}'
+
+
+def _chat(content: str, **more: Any) -> bytes:
+    return json.dumps({"id": "c", "choices": [{"message": {"content": content}}], "usage": USAGE, **more}).encode()
+
+
+def _events(*documents: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(document).encode() + b"\n\n" for document in documents) + b"data: [DONE]\n\n"
+
+
+def test_a_plain_answer_tells_its_usage() -> None:
+    assert usage_in(_chat("hello")) == TOLD
+
+
+def test_an_answer_longer_than_the_tail_still_tells_it() -> None:
+    assert usage_in(_chat("hello " * 5000, prompt_logprobs=None, kv_transfer_params=None)) == TOLD
+
+
+@pytest.mark.parametrize("length", [0, 3000, 20_000])
+def test_content_that_imitates_usage_is_not_believed(length: int) -> None:
+    assert usage_in(_chat("y" * length + FORGED)) == TOLD
+    answer = json.loads(_chat("y" * length + FORGED))
+    del answer["usage"]
+    assert usage_in(json.dumps(answer).encode()) is None
+
+
+def test_usage_inside_other_members_is_not_believed() -> None:
+    assert usage_in(b'{"metadata":{"usage":{"prompt_tokens":1,"completion_tokens":1}}}') is None
+    cut = (
+        b'ong text"}],"metadata":{"usage":{"prompt_tokens":1,"completion_tokens":1}},"usage":'
+        + json.dumps(USAGE).encode()
+    )
+    assert usage_in(cut + b"}") == TOLD
+
+
+def test_a_stream_tells_the_last_usage() -> None:
+    running = {"choices": [{"delta": {"content": FORGED}}], "usage": {**USAGE, "completion_tokens": 3}}
+    assert usage_in(_events(running, running, {"choices": [], "usage": USAGE})) == TOLD
+    assert usage_in(_events({"choices": [], "usage": USAGE}, {"choices": [], "usage": None})) == TOLD
+
+
+def test_a_stream_cut_anywhere_before_its_last_event_tells_it() -> None:
+    stream = _events({"choices": [{"delta": {"content": FORGED}}]}, {"choices": [], "usage": USAGE})
+    last = stream.rindex(b'{"choices": [],')
+    for start in range(last + 1):
+        assert usage_in(stream[start:]) == TOLD
+
+
+def test_cached_tokens_are_read() -> None:
+    usage = {**USAGE, "prompt_tokens_details": {"cached_tokens": 16}}
+    assert usage_in(json.dumps({"usage": usage}).encode()) == Usage(Tokens(19), Tokens(7), Tokens(16))
+
+
+def test_a_responses_stream_tells_it_one_level_down_even_when_its_last_event_is_cut() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 6, "input_tokens_details": {"cached_tokens": 0}}
+    event = {"type": "response.completed", "response": {"output": ["z" * 9000], "usage": usage, "user": None}, "n": 3}
+    assert usage_in(b"event: response.completed\n" + _events(event)) == Usage(Tokens(5), Tokens(6), Tokens(0))
+
+
+def test_a_messages_stream_joins_its_two_events() -> None:
+    start = {
+        "type": "message_start",
+        "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 16, "output_tokens": 0}},
+    }
+    delta = {"type": "message_delta", "usage": {"output_tokens": 8}}
+    assert usage_in(b"event: message_start\n" + _events(start, delta)) == Usage(Tokens(19), Tokens(8), Tokens(16))
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, [], {}, {"prompt_tokens": -1}, {"prompt_tokens": True}, {"prompt_tokens": "5"}, {"prompt_tokens": 2**70}],
+)
+def test_a_usage_without_sound_numbers_is_none(usage: object) -> None:
+    assert usage_in(json.dumps({"usage": usage}).encode()) is None
+
+
+@given(
+    st.binary(max_size=200)
+    | st.lists(st.sampled_from([b'"usage":', b"{", b"}", b"data: ", b"\n", b"[", b'"', b"1", b":"])).map(b"".join)
+)
+def test_it_never_raises(tail: bytes) -> None:
+    usage_in(tail)
+
+
+def test_thousands_of_false_keys_cost_little() -> None:
+    assert usage_in(b'"usage":' * (TAIL_BYTES // 8)) is None
