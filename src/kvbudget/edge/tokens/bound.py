@@ -1,0 +1,60 @@
+"""The upper bound of a prompt's tokens from its bytes alone, without any vocabulary."""
+
+from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
+from kvbudget.edge.openai.bytebound import json_bound, message_bound, text_bound
+from kvbudget.edge.tokens.count import Count, counted
+
+# What a chat template adds of its own. The largest seen: tool preambles of about 500 tokens (DeepSeek V3.1, Qwen3),
+# default system prompts of about 100 (gpt-oss), role markers of at most 10 per message.
+TEMPLATE_TOKENS_PER_REQUEST = 1024
+TEMPLATE_TOKENS_PER_MESSAGE = 32
+TEMPLATE_TOKENS_PER_TOOL = 64
+# BOS, EOS and the space that SentencePiece puts before a text (Llama 2).
+SPECIAL_TOKENS_PER_PROMPT = 4
+
+
+class BoundCounter:
+    """Never counts too few, often several times too many (4-5x for English, more for CJK text).
+
+    Proved: a tokenizer that covers at least one byte of its normalised input with each token makes at most as many
+    tokens as that input has bytes. Byte-level BPE and BPE or Unigram with byte fallback do, special tokens included
+    (each stands for a literal of two bytes or more, which pays for the prefix space that may follow it).
+
+    Assumed: the normaliser is none, NFC, or SentencePiece's exchange of spaces for a character of its own that is in
+    the vocabulary (NFKC and NFD can grow text further); a chat template renders every message, tool and template
+    argument at most once, tools and arguments as JSON or as tags, and adds at most the `TEMPLATE_TOKENS_*` above.
+    """
+
+    name = "bound"
+
+    def count(self, ask: Ask) -> Count:
+        """The bound, at once. Prompts given as token ids are counted exactly."""
+        prompt = ask.prompt
+        if isinstance(prompt, ChatPrompt):
+            return counted(ask, (_chat_bound(prompt),), exact=False)
+        if isinstance(prompt, TextPrompt):
+            return counted(ask, tuple(text_bound(t) + SPECIAL_TOKENS_PER_PROMPT for t in prompt.texts), exact=False)
+        if isinstance(prompt, OpaquePrompt):
+            return counted(ask, (prompt.byte_bound + _template_tokens(prompt.messages),), exact=False)
+        return counted(ask, prompt.lengths, exact=True)
+
+
+def _chat_bound(prompt: ChatPrompt) -> int:
+    messages = sum(map(message_bound, prompt.messages))
+    # A message may become several turns in a template: one for each tool call.
+    turns = len(prompt.messages) + sum(
+        len(calls) for message in prompt.messages if isinstance(calls := message.get("tool_calls"), list)
+    )
+    tools = prompt.tools or ()
+    return (
+        messages
+        + _template_tokens(turns)
+        + json_bound(list(tools) or None)
+        + TEMPLATE_TOKENS_PER_TOOL * len(tools)
+        + json_bound(prompt.template_kwargs or None)
+    )
+
+
+def _template_tokens(messages: int) -> int:
+    per_request = TEMPLATE_TOKENS_PER_REQUEST if messages else 0
+    return SPECIAL_TOKENS_PER_PROMPT + per_request + TEMPLATE_TOKENS_PER_MESSAGE * messages

@@ -1,0 +1,47 @@
+"""What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvbudget.edge.openai.ask import Ask
+from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.errors import KvbudgetError
+from kvbudget.units import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound."""
+
+    prompt_tokens: tuple[Tokens, ...]
+    exact: bool
+
+
+class CountFailedError(KvbudgetError):
+    """The counter could not count; the request is not at fault."""
+
+    code = "count_failed"
+
+
+class Counter(Protocol):
+    """One way to count prompts."""
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics."""
+
+    def count(self, ask: Ask) -> Count | Awaitable[Count]:
+        """The count at once when it is cheap, else an awaitable of it (on the running asyncio loop).
+
+        Raises, or its awaitable raises, BadRequestError when the prompt is at fault and CountFailedError when the
+        counter is.
+        """
+
+
+def counted(ask: Ask, lengths: tuple[int, ...], *, exact: bool) -> Count:
+    """A Count with the request's own truncation applied. Raises BadRequestError for a prompt without tokens."""
+    if exact and min(lengths) == 0:
+        raise BadRequestError("The prompt has no tokens", "prompt", "empty_prompt")
+    limit = ask.truncate_prompt_tokens
+    return Count(tuple(Tokens(n if limit is None else min(n, limit)) for n in lengths), exact)

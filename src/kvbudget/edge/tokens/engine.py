@@ -1,0 +1,123 @@
+"""Counting by asking the engine's own `/tokenize`: exact by definition, at the price of a round trip."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import orjson
+
+from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
+from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.count import Count, CountFailedError, counted
+
+# `(path, body) -> (status, body)`; the time-out is the poster's.
+Post = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
+
+PATH = "/tokenize"
+# Prompts of one request that are asked for at the same time.
+PARALLEL_CALLS = 8
+_OK = 200
+# Statuses by which vLLM 0.32 blames the prompt; 404 and 405 blame the route, 401 and 403 us, 429 nobody.
+_PROMPT_AT_FAULT = frozenset((400, 413, 422))
+_MESSAGE_CHARS = 500
+
+
+class EngineCounter:
+    """Counts through `POST /tokenize` as vLLM 0.32 has it (`entrypoints/serve/tokenize/protocol.py`).
+
+    Surfaces that `/tokenize` cannot render (Responses, Messages, TGI) get the bound.
+    """
+
+    name = "engine"
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._bound = BoundCounter()
+
+    def count(self, ask: Ask) -> Count | Awaitable[Count]:
+        """Awaitable for text and chat; at once for token ids and for what can only be bounded."""
+        prompt = ask.prompt
+        if isinstance(prompt, ChatPrompt):
+            return self._ask_engine(ask, [_chat_question(ask, prompt)])
+        if isinstance(prompt, TextPrompt):
+            return self._ask_engine(ask, [_text_question(ask, prompt, text) for text in prompt.texts])
+        if isinstance(prompt, OpaquePrompt):
+            return self._bound.count(ask)
+        return counted(ask, prompt.lengths, exact=True)
+
+    async def _ask_engine(self, ask: Ask, questions: list[bytes]) -> Count:
+        if len(questions) == 1:
+            return counted(ask, (await self._one(questions[0]),), exact=True)
+        turnstile = asyncio.Semaphore(PARALLEL_CALLS)
+
+        async def bounded(question: bytes) -> int:
+            async with turnstile:
+                return await self._one(question)
+
+        tasks = [asyncio.ensure_future(bounded(question)) for question in questions]
+        try:
+            return counted(ask, tuple(await asyncio.gather(*tasks)), exact=True)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _one(self, question: bytes) -> int:
+        try:
+            status, answer = await self._post(PATH, question)
+        except (OSError, TimeoutError) as error:
+            raise CountFailedError(f"the engine's {PATH} cannot be reached: {error}") from error
+        if status in _PROMPT_AT_FAULT:
+            raise BadRequestError(_told(answer, status), None, "prompt_refused_by_engine")
+        if status != _OK:
+            raise CountFailedError(f"the engine's {PATH} answered {status}", fix="does it serve /tokenize?")
+        document = _document(answer)
+        count = document.get("count")
+        if type(count) is not int or count < 0:
+            raise CountFailedError(f"the engine's {PATH} answered without a count")
+        return count
+
+
+def _chat_question(ask: Ask, prompt: ChatPrompt) -> bytes:
+    question: dict[str, object] = {
+        "messages": prompt.messages,
+        "add_generation_prompt": prompt.add_generation_prompt,
+        "continue_final_message": prompt.continue_final_message,
+        "add_special_tokens": prompt.add_special_tokens,
+    }
+    if prompt.tools is not None:
+        question["tools"] = prompt.tools
+    if prompt.template_kwargs:
+        # /tokenize knows no `documents` and no `reasoning_effort` of its own; as template arguments they arrive.
+        question["chat_template_kwargs"] = prompt.template_kwargs
+    return _question(ask, question)
+
+
+def _text_question(ask: Ask, prompt: TextPrompt, text: str) -> bytes:
+    return _question(ask, {"prompt": text, "add_special_tokens": prompt.add_special_tokens})
+
+
+def _question(ask: Ask, question: dict[str, object]) -> bytes:
+    if ask.model is not None:
+        question["model"] = ask.model
+    try:
+        return orjson.dumps(question)
+    except orjson.JSONEncodeError as error:  # an integer beyond 64 bit in a tool or a template argument
+        raise BadRequestError(f"The body cannot be passed on to be counted: {error}") from error
+
+
+def _told(answer: bytes, status: int) -> str:
+    """The engine's own words, from vLLM's `{"error": {"message"}}`, older `{"message"}` or FastAPI's `{"detail"}`."""
+    document = _document(answer)
+    error = document.get("error")
+    for message in (error.get("message") if isinstance(error, dict) else error, document.get("message")):
+        if isinstance(message, str) and message:
+            return message[:_MESSAGE_CHARS]
+    return f"The engine refused the prompt with status {status}"
+
+
+def _document(answer: bytes) -> dict[str, object]:
+    try:
+        document = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}

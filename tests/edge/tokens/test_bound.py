@@ -1,0 +1,97 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.tokens import bound
+from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.tokenizer import TokenizerCounter
+
+TEXTS = st.text(max_size=60) | st.text(st.sampled_from("\u0344\ufb2c\U0001d160\ue000"), max_size=30)
+JSON = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(st.tuples(TEXTS, st.lists(st.dictionaries(TEXTS, JSON, max_size=2), max_size=2)), min_size=1, max_size=3),
+    st.lists(st.dictionaries(TEXTS, JSON, max_size=3), max_size=2),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_chat_with_tools_and_calls_counts_more_than_its_bound(
+    counter: TokenizerCounter, chat: Callable[..., Ask], turns: list[tuple[str, list[Any]]], schemas: list[Any]
+) -> None:
+    messages = [
+        {
+            "role": "assistant",
+            "content": text,
+            "tool_calls": [{"function": {"name": "f", "arguments": a}} for a in calls],
+        }
+        for text, calls in turns
+    ]
+    tools = [{"function": {"name": "f", "description": "d", "parameters": schema}} for schema in schemas]
+    ask = chat(messages, **({"tools": tools} if tools else {}))
+    exact = counter.count(ask)
+    assert isinstance(exact, Count)
+    with pytest.MonkeyPatch.context() as patch:
+        # What this small template needs; the real allowances would hide what the request's own bytes lack.
+        patch.setattr(bound, "TEMPLATE_TOKENS_PER_REQUEST", 30)
+        patch.setattr(bound, "TEMPLATE_TOKENS_PER_MESSAGE", 10)
+        patch.setattr(bound, "TEMPLATE_TOKENS_PER_TOOL", 2)
+        assert exact.prompt_tokens <= BoundCounter().count(ask).prompt_tokens
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_text_counts_more_than_its_bound(
+    counter: TokenizerCounter, completions: Callable[..., Ask], texts: list[str]
+) -> None:
+    ask = completions(texts)
+    exact, limit = counter.count(ask), BoundCounter().count(ask)
+    assert isinstance(exact, Count)
+    assert all(n <= most for n, most in zip(exact.prompt_tokens, limit.prompt_tokens, strict=True))
+
+
+def test_tools_calls_and_template_arguments_raise_the_bound(chat: Callable[..., Ask]) -> None:
+    plain = BoundCounter().count(chat("a")).prompt_tokens[0]
+    tool = {"function": {"name": "f", "description": "d" * 5000}}
+    call = {"function": {"name": "f", "arguments": "x" * 5000}}
+    for ask in (
+        chat("a", tools=[tool]),
+        chat([{"role": "assistant", "tool_calls": [call]}]),
+        chat("a", documents=[{"text": "d" * 5000}]),
+    ):
+        assert BoundCounter().count(ask).prompt_tokens[0] >= plain + 5000
+
+
+def test_a_bound_is_never_called_exact_but_token_ids_are(completions: Callable[..., Ask]) -> None:
+    assert not BoundCounter().count(completions("a")).exact
+    assert BoundCounter().count(completions([1, 2])) == Count((2,), True)  # type: ignore[arg-type]
+
+
+def test_raw_text_costs_its_bytes_and_a_chat_the_template_as_well(
+    chat: Callable[..., Ask], completions: Callable[..., Ask]
+) -> None:
+    assert BoundCounter().count(completions("a" * 1000)).prompt_tokens == (1004,)
+    assert 2000 < BoundCounter().count(chat("a" * 1000)).prompt_tokens[0] < 2200
+
+
+def test_every_surface_has_a_bound() -> None:
+    for surface, body in (
+        (Surface.RESPONSES, {"input": "a" * 100}),
+        (Surface.MESSAGES, {"messages": [{"role": "user", "content": "a" * 100}], "max_tokens": 1}),
+        (Surface.TGI_GENERATE, {"inputs": "a" * 100}),
+    ):
+        count = BoundCounter().count(parse_ask(surface, json.dumps(body).encode()))
+        assert count.prompt_tokens[0] >= 100
+
+
+def test_truncation_caps_the_bound(completions: Callable[..., Ask]) -> None:
+    assert BoundCounter().count(completions("a" * 100, truncate_prompt_tokens=5)).prompt_tokens == (5,)
