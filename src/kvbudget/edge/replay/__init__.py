@@ -1,0 +1,1 @@
+"""Open-loop load from a trace against a real endpoint, and what came of it."""
