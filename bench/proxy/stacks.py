@@ -1,0 +1,125 @@
+"""What stands between the load and the mock engine: nothing, nginx, the kvbudget gate, or an aiohttp twin."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import rig
+
+NGINX_INSTALL = "apt-get install --yes nginx-light"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy)."""
+
+    name: str
+    port: int
+    pid: int | None
+
+
+@contextmanager
+def direct(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    yield Stack("direct", engine_port, None)
+
+
+@contextmanager
+def nginx(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """One worker, kept-alive upstream connections, no response buffering, no access log."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise rig.RigError(f"nginx is not installed: {NGINX_INSTALL}")
+    home = folder / "nginx"
+    home.mkdir()
+    port = _free_port()
+    config = home / "nginx.conf"
+    config.write_text(_nginx_config(engine_port, port, home))
+    command = [program, "-p", str(home), "-c", str(config), "-e", str(home / "error.log")]
+    with rig.running(command, core, log=home / "out.log") as process:
+        rig.wait_until_answering(port, process, "nginx", home / "error.log")
+        yield Stack("nginx", port, process.pid)
+
+
+def _nginx_config(engine_port: int, port: int, home: Path) -> str:
+    user = "user root;\n" if os.geteuid() == 0 else ""
+    return f"""{user}daemon off;
+worker_processes 1;
+pid {home}/nginx.pid;
+error_log {home}/error.log warn;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off;
+  keepalive_requests 1000000000;
+  client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; fastcgi_temp_path {home}/fastcgi;
+  uwsgi_temp_path {home}/uwsgi; scgi_temp_path {home}/scgi;
+  client_max_body_size 16m;
+  client_body_buffer_size 256k;
+  upstream engine {{ server 127.0.0.1:{engine_port}; keepalive 512; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engine;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 300s;
+    }}
+  }}
+}}
+"""
+
+
+@contextmanager
+def gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """`kvbudget serve` with its ledger on a pool that is never full, prompts counted by the proved bound."""
+    # fmt: off
+    command = [
+        sys.executable, "-m", "kvbudget", "serve",
+        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", "bound",
+        "--pool-blocks", str(rig.NUM_GPU_BLOCKS), "--block-size", str(rig.BLOCK_SIZE),
+        "--max-context", str(rig.MAX_MODEL_LEN), "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
+    ]
+    # fmt: on
+    log = folder / "gate.log"
+    with rig.running(command, core, log=log, pipe=True) as process:
+        port = _port_of_ready_line(process, log)
+        rig.wait_until_answering(port, process, "the gate", log)
+        yield Stack("kvbudget gate", port, process.pid)
+
+
+def _port_of_ready_line(process: subprocess.Popen[str], log: Path) -> int:
+    try:
+        ready = json.loads(rig.first_line(process.stdout, process, "kvbudget serve"))
+        return int(str(ready["gate"]).rstrip("/").rpartition(":")[2])
+    except (rig.RigError, ValueError, KeyError) as error:
+        end = log.read_text()[-2000:]
+        raise rig.RigError(f"kvbudget serve gave no ready line ({error}); the end of its log:\n{end}") from None
+
+
+@contextmanager
+def aiohttp_twin(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """A plain aiohttp server with an aiohttp client behind it: what a gateway costs that is written the usual way."""
+    log = folder / "aiohttp.log"
+    command = [sys.executable, str(rig.HERE / "aiohttp_twin.py"), str(engine_port)]
+    with rig.running(command, core, log=log, pipe=True) as process:
+        port = int(rig.first_line(process.stdout, process, "aiohttp twin"))
+        rig.wait_until_answering(port, process, "the aiohttp twin", log)
+        yield Stack("aiohttp twin", port, process.pid)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "aiohttp": aiohttp_twin}
+ORDER = ("direct", "nginx", "kvbudget gate", "aiohttp twin")
