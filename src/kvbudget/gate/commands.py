@@ -1,13 +1,12 @@
 """What the gate tells its driver to do."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """Send it to the engine now. The reservation lives until the driver pushes Ended."""
 
     request_id: str
@@ -16,16 +15,14 @@ class Forward:
     waited_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(NamedTuple):
     """It waits at `position` (1 = next). A Forward or Reject follows, unless the driver pushes Ended before."""
 
     request_id: str
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(NamedTuple):
     """Answer with a refusal; nothing is reserved and nothing more will come for this request.
 
     `retry_after_ns`: when room is expected (0 where trying again is hopeless). `largest_new_tokens`: the most new

@@ -39,6 +39,7 @@ from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.units import Blocks, Tokens
 
 _MIN_RETRY_NS = 1_000_000_000  # sooner than a second is no waiting time worth telling
+_TICK = Tick()
 _DOWN_RETRY_NS = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
@@ -71,6 +72,7 @@ class Gate:
         self.draining = False
         self.backend_up = True
         self.engine_context: Tokens | None = None
+        self._context_cap = self._smallest_cap()
         self._lag_steps = config.lag_steps
         self._tails: deque[tuple[int, str]] = deque()  # (give back at ns, reservation): cut off, engine not yet told
         self._ended_ids: set[str] = set()  # reservations that only live on as tails
@@ -106,7 +108,7 @@ class Gate:
         """Most tokens of prompt and output together, per sequence: what is configured, what the engine told, or what
         the pool can hold; the least of those that are known."""
         capacity = self.ledger.layout.largest_length(self.ledger.capacity_blocks)
-        cap = self._context_cap()
+        cap = self._context_cap
         return capacity if cap is None else min(cap, capacity)
 
     @property
@@ -131,7 +133,8 @@ class Gate:
     def _arrived(self, event: Arrived, now_ns: int) -> list[Command]:
         if event.request_id in self.queue or self.ledger.get(event.request_id) is not None:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
-        commands = self._tick(Tick(), now_ns)
+        # What is due comes first; an idle gate has nothing due.
+        commands = self._tick(_TICK, now_ns) if self._tails or len(self.queue) else []
         if self.draining:
             return [*commands, self._reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
@@ -139,52 +142,63 @@ class Gate:
         resolved = self._resolve(event)
         if isinstance(resolved, Refusal):
             return [*commands, self._reject(event, resolved, now_ns, retry_after_ns=0)]
-        if self.queue.place_for(event.priority) == 1 and self._has_room(event, resolved):
-            return [*commands, self._forward(event, resolved, now_ns, waited_ns=0)]
-        return [*commands, self._park(event, resolved, now_ns)]
+        footprint, peak_blocks = resolved
+        if self.queue.place_for(event.priority) == 1 and self._has_room(event, footprint, peak_blocks):
+            commands.append(self._forward(event, footprint, peak_blocks, now_ns, waited_ns=0))
+        else:
+            commands.append(self._park(event, footprint, peak_blocks, now_ns))
+        return commands
 
-    def _resolve(self, event: Arrived) -> Footprint | Refusal:
-        """The lengths to promise, clamped to what can be served at all; or why that is impossible."""
+    def _resolve(self, event: Arrived) -> tuple[Footprint, Blocks] | Refusal:
+        """The lengths to promise, clamped to what can be served at all, and their peak; or why that is impossible."""
         if event.sequences * len(event.prompts) > self.config.max_num_seqs:
             return Refusal.TOO_MANY_SEQUENCES
         asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
-        cap = self._context_cap()
+        cap = self._context_cap
         if cap is not None:
             room = cap - max(event.prompts)
             if room < 1:
                 return Refusal.CONTEXT_EXCEEDED
-            asked = Tokens(min(asked, room))
+            if asked > room:
+                asked = Tokens(room)
         footprint = Footprint(event.prompts, asked, event.sequences)
-        if footprint.peak_blocks(self.ledger.layout) <= self.ledger.capacity_blocks:
-            return footprint
+        peak_blocks = footprint.peak_blocks(self.ledger.layout)
+        if peak_blocks <= self.ledger.capacity_blocks:
+            return footprint, peak_blocks
         # No limit named: ours shrinks to the pool. A limit that the client named is not cut below the context cap.
         largest = self._largest_new_tokens(event)
         if event.max_new_tokens is None and largest >= 1:
-            return Footprint(event.prompts, largest, event.sequences)
+            footprint = Footprint(event.prompts, largest, event.sequences)
+            return footprint, footprint.peak_blocks(self.ledger.layout)
         return Refusal.NEVER_FITS
 
-    def _has_room(self, event: Arrived, footprint: Footprint) -> bool:
-        if self.ledger.sequences + footprint.total_sequences > self.config.max_num_seqs:
+    def _has_room(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> bool:
+        sequences = footprint.total_sequences
+        if self.ledger.sequences + sequences > self.config.max_num_seqs:
             return False
         return fits(
             self.config.policy,
             self.ledger,
             footprint,
-            paced=event.paced,
+            peak_blocks,
+            paced=event.paced and sequences == 1,
             skew_steps=self._skew_with(sum(footprint.prompts)),
         )
 
-    def _forward(self, event: Arrived, footprint: Footprint, now_ns: int, waited_ns: int) -> Forward:
+    def _forward(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, waited_ns: int
+    ) -> Forward:
         made = self.ledger.reserve(
             event.request_id,
             event.tenant,
             footprint,
             paced=event.paced and footprint.total_sequences == 1,
             now_ns=now_ns,
+            peak_blocks=peak_blocks,
         )
         return Forward(event.request_id, made.peak_blocks, footprint.max_new_tokens, waited_ns)
 
-    def _park(self, event: Arrived, footprint: Footprint, now_ns: int) -> Command:
+    def _park(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Command:
         config = self.config
         queue_tokens = config.queue_tokens
         if queue_tokens is None:
@@ -205,15 +219,14 @@ class Gate:
         if refusal is not None:
             return self._reject(event, refusal, now_ns, retry_after_ns=self._room_expected_in(event, footprint, now_ns))
         self._arrivals += 1
-        needed = footprint.peak_blocks(self.ledger.layout)
-        waiting = Waiting(event, footprint, needed, now_ns, deadline_ns, (event.priority, self._arrivals))
+        waiting = Waiting(event, footprint, peak_blocks, now_ns, deadline_ns, (event.priority, self._arrivals))
         return Parked(event.request_id, self.queue.push(waiting))
 
     # Endings
 
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
         if self.queue.remove(event.request_id) is not None:
-            return self._tick(Tick(), now_ns)  # the head may have left: the next one may fit
+            return self._tick(_TICK, now_ns)  # the head may have left: the next one may fit
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self._ended_ids:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
@@ -225,7 +238,7 @@ class Gate:
             self.ledger.lose_pace(event.request_id)
             self._ended_ids.add(event.request_id)
             self._tails.append((now_ns + self.config.abort_tail_ns, event.request_id))
-        return self._tick(Tick(), now_ns)
+        return self._tick(_TICK, now_ns)
 
     def _learn(self, living: Reservation, output_tokens: int, now_ns: int) -> None:
         self.expectation.learn(living, output_tokens // living.footprint.total_sequences, now_ns)
@@ -248,16 +261,17 @@ class Gate:
     def _capacity_changed(self, event: CapacityChanged, now_ns: int) -> list[Command]:
         self.ledger.resize(event.layout, event.usable_blocks)
         self.engine_context = event.max_context
+        self._context_cap = self._smallest_cap()
         commands: list[Command] = []
         for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew
             resolved = self._resolve(waiting.arrived)
             if isinstance(resolved, Refusal):
                 commands.append(self._throw_out(waiting, resolved, now_ns, retry_after_ns=0))
             else:
-                self.queue.replace(waiting, resolved, resolved.peak_blocks(event.layout))
-        return commands + self._tick(Tick(), now_ns)
+                self.queue.replace(waiting, *resolved)
+        return commands + self._tick(_TICK, now_ns)
 
-    def _context_cap(self) -> Tokens | None:
+    def _smallest_cap(self) -> Tokens | None:
         """The cap that was set or told; None if the pool is the only bound."""
         caps = [cap for cap in (self.config.max_context, self.engine_context) if cap is not None]
         return min(caps) if caps else None
@@ -265,7 +279,7 @@ class Gate:
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
         self.backend_up = event.up
         if event.up:
-            return self._tick(Tick(), now_ns)
+            return self._tick(_TICK, now_ns)
         return [
             self._throw_out(waiting, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)
             for waiting in list(self.queue)
@@ -273,7 +287,7 @@ class Gate:
 
     def _drain_started(self, event: DrainStarted, now_ns: int) -> list[Command]:
         self.draining = True
-        return self._tick(Tick(), now_ns)
+        return self._tick(_TICK, now_ns)
 
     def _tick(self, event: Tick, now_ns: int) -> list[Command]:
         while self._tails and self._tails[0][0] <= now_ns:
@@ -295,10 +309,12 @@ class Gate:
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         while (head := self.queue.head()) is not None and self.backend_up:
-            if not self._has_room(head.arrived, head.footprint):
+            if not self._has_room(head.arrived, head.footprint, head.peak_blocks):
                 break
             self.queue.remove(head.arrived.request_id)
-            commands.append(self._forward(head.arrived, head.footprint, now_ns, now_ns - head.since_ns))
+            commands.append(
+                self._forward(head.arrived, head.footprint, head.peak_blocks, now_ns, now_ns - head.since_ns)
+            )
         return commands
 
     # Refusals
@@ -312,7 +328,7 @@ class Gate:
         self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int = 0
     ) -> Reject:
         asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
-        cap = self._context_cap()
+        cap = self._context_cap
         if cap is not None:
             asked = Tokens(max(1, min(asked, cap - max(event.prompts))))
         needed = Footprint(event.prompts, asked, event.sequences).peak_blocks(self.ledger.layout)

@@ -20,15 +20,16 @@ class Policy(StrEnum):
     TRAJECTORY = "trajectory"
 
 
-def fits(policy: Policy, ledger: Ledger, footprint: Footprint, *, paced: bool, skew_steps: int) -> bool:
-    """Whether `footprint` may be promised on top of everything that lives."""
-    peak = footprint.peak_blocks(ledger.layout)
+def fits(
+    policy: Policy, ledger: Ledger, footprint: Footprint, peak_blocks: int, *, paced: bool, skew_steps: int
+) -> bool:
+    """Whether `footprint`, which needs `peak_blocks` at its worst, may be promised on top of everything that lives."""
     capacity = ledger.capacity_blocks
-    if ledger.peak_sum_blocks + peak <= capacity:
+    if ledger.peak_sum_blocks + peak_blocks <= capacity:
         return True  # true under every policy, and cheap: the common case of a pool with room
     if policy is Policy.WORST_CASE:
         return False
-    fixed = ledger.unpaced_peak_blocks + (0 if paced else peak)
+    fixed = ledger.unpaced_peak_blocks + (0 if paced else peak_blocks)
     if fixed > capacity:
         return False
     courses = ledger.paced_courses()

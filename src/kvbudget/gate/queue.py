@@ -48,7 +48,7 @@ class Queue:
 
     def place_for(self, priority: int) -> int:
         """The place that a request of this priority would get if it came now (1 = next)."""
-        return bisect_left(self._order, (priority + 1, -1)) + 1
+        return bisect_left(self._order, (priority + 1, -1)) + 1 if self._order else 1
 
     def remove(self, request_id: str) -> Waiting | None:
         """Take it out, wherever it stands; None if it does not wait."""

@@ -1,13 +1,12 @@
 """What one request asks of the pool: now, and at its worst moment."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """The lengths of one request.
 
     `prompts`: tokens of each prompt (a completion request may carry several); `max_new_tokens`: the most tokens that
@@ -27,7 +26,7 @@ class Footprint:
     @property
     def total_tokens(self) -> Tokens:
         """Tokens held by all sequences at the worst moment."""
-        return Tokens(sum(prompt + self.max_new_tokens for prompt in self.prompts) * self.sequences)
+        return Tokens((sum(self.prompts) + len(self.prompts) * self.max_new_tokens) * self.sequences)
 
     def peak_blocks(self, layout: Layout) -> Blocks:
         """Blocks held at the worst moment: every sequence at prompt + max_new_tokens."""

@@ -63,7 +63,10 @@ class Layout(NamedTuple):
 
     def blocks_for(self, tokens: int) -> Blocks:
         """Blocks that one sequence of `tokens` tokens holds, summed over groups."""
-        return Blocks(sum(group.blocks_for(tokens) for group in self.groups))
+        groups = self.groups
+        if len(groups) == 1:  # most models; a gate asks this several times per request
+            return groups[0].blocks_for(tokens)
+        return Blocks(sum([group.blocks_for(tokens) for group in groups]))
 
     def bytes_for(self, tokens: int) -> Bytes:
         """Logical bytes of one sequence: whole blocks of each group, at that group's own width."""

@@ -44,16 +44,16 @@ class Ledger:
     layout: Layout
     usable_blocks: Blocks
     margin_blocks: int = 0
+    capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
     _sequences: int = 0
     _unseen_prompt_tokens: int = 0
 
-    @property
-    def capacity_blocks(self) -> Blocks:
-        """Blocks that may be promised."""
-        return Blocks(max(0, self.usable_blocks - self.margin_blocks))
+    def __post_init__(self) -> None:
+        """Derives the capacity."""
+        self.capacity_blocks = Blocks(max(0, self.usable_blocks - self.margin_blocks))
 
     @property
     def peak_sum_blocks(self) -> Blocks:
@@ -76,14 +76,26 @@ class Ledger:
         return Tokens(self._unseen_prompt_tokens)
 
     def reserve(
-        self, reservation_id: str, tenant: str, footprint: Footprint, *, paced: bool, now_ns: int
+        self,
+        reservation_id: str,
+        tenant: str,
+        footprint: Footprint,
+        *,
+        paced: bool,
+        now_ns: int,
+        peak_blocks: Blocks | None = None,
     ) -> Reservation:
-        """Record a promise. Raises AccountingError if `reservation_id` already lives."""
+        """Record a promise. `peak_blocks` is the footprint's, if the caller has it at hand.
+
+        Raises AccountingError if `reservation_id` already lives.
+        """
         if reservation_id in self._living:
             raise AccountingError(f"reservation {reservation_id!r} already lives", fix="use a fresh id per request")
         if paced and footprint.total_sequences != 1:
             raise AccountingError(f"reservation {reservation_id!r}: only a single sequence can be paced")
-        made = Reservation(reservation_id, tenant, footprint, footprint.peak_blocks(self.layout), paced, now_ns)
+        if peak_blocks is None:
+            peak_blocks = footprint.peak_blocks(self.layout)
+        made = Reservation(reservation_id, tenant, footprint, peak_blocks, paced, now_ns)
         self._living[reservation_id] = made
         self._add(made, +1)
         self._unseen_prompt_tokens += _prompt_tokens(made)
@@ -120,6 +132,7 @@ class Ledger:
         """
         self.layout = layout
         self.usable_blocks = usable_blocks
+        self.capacity_blocks = Blocks(max(0, usable_blocks - self.margin_blocks))
         self._peak_sum = self._unpaced_peak_sum = 0
         for living in self._living.values():
             living.peak_blocks = living.footprint.peak_blocks(layout)

@@ -5,16 +5,17 @@ numbers that are no JSON, lone surrogates and deep nesting, where parsers differ
 same reason a changed field is cut into the raw bytes and the rest is never written anew.
 """
 
-import json
 import re
 from dataclasses import dataclass
 
+import jiter
 import orjson
 
 from kvbudget.edge.openai.errors import BadRequestError, shown
 
-# Real requests nest about ten deep (tool schemas); every renderer behind us recurses.
-MAX_DEPTH = 64
+# jiter's own limit; real requests nest about ten deep (tool schemas), and every renderer behind us recurses. Counting
+# brackets for a lower limit cost ten times as much as parsing a body of 100 kB.
+MAX_DEPTH = 200
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _BRACKETS = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
@@ -23,49 +24,28 @@ _SCALAR = re.compile(_STRING + rb"|[^\s,\]}]++", re.DOTALL)
 
 
 def read_object(raw: bytes) -> dict[str, object]:
-    """The JSON object in `raw`. Raises BadRequestError for anything that two parsers could read differently."""
+    """The JSON object in `raw`. Raises BadRequestError for anything that two parsers could read differently.
+
+    jiter (pydantic's parser) is strict, keeps long integers exact as the engine's own parser does (FastAPI uses the
+    standard library) and finds duplicate keys while it parses: one pass, a quarter of what json with a hook costs.
+    """
     try:
-        orjson.loads(raw)  # strict: UTF-8, no NaN, no lone surrogates, no trailing text
-    except orjson.JSONDecodeError as error:
+        body = jiter.from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+    except ValueError as error:
+        text = str(error)
+        if text.startswith("Detected duplicate key"):
+            key = text.removeprefix("Detected duplicate key ").rpartition(" at line ")[0].strip('"')
+            raise BadRequestError(
+                f"The body has the key {shown(key)} twice in one object; send it once", key[:60], "duplicate_field"
+            ) from None
+        if text.startswith("recursion limit exceeded"):
+            raise BadRequestError(
+                f"The body is nested more than {MAX_DEPTH} levels deep", None, "nested_too_deep"
+            ) from None
         raise BadRequestError(f"The body is not valid JSON: {error}", None, "invalid_json") from None
-    _check_depth(raw)
-    try:
-        # The engine's own parser (FastAPI uses the standard library): integers of any length stay exact.
-        body = json.loads(raw, object_pairs_hook=_without_duplicates)
-    except BadRequestError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"The body is not acceptable JSON: {error}", None, "invalid_json") from None
     if not isinstance(body, dict):
         raise BadRequestError(f"The body must be a JSON object, not {shown(body)}", None, "invalid_json")
     return body
-
-
-def _check_depth(raw: bytes) -> None:
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return
-    depth = 0
-    for match in _BRACKETS.finditer(raw):
-        byte = raw[match.start()]
-        if byte in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise BadRequestError(f"The body is nested more than {MAX_DEPTH} levels deep", None, "nested_too_deep")
-        elif byte in b"]}":
-            depth -= 1
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadRequestError(
-                    f"The body has the key {shown(key)} twice in one object; send it once", key[:60], "duplicate_field"
-                )
-            seen.add(key)
-    return members
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import unicodedata
 NFC_GROWTH = 3
 STRUCTURE_GROWTH = 2
 _INDENT = 4
+_ROLE_BYTES = 20  # of {\n    "role": ""\n}; each character of the role itself becomes at most 6 bytes of JSON
 
 
 def text_bound(text: str) -> int:
@@ -51,5 +52,9 @@ def content_bound(content: object) -> int:
 
 def message_bound(message: dict[str, object]) -> int:
     """Most bytes of one message, its role and other members included; the template's own words are not."""
+    role, content = message.get("role"), message.get("content")
+    if len(message) == 2 and isinstance(role, str) and role.isascii() and isinstance(content, str):
+        # As the JSON of {"role": ROLE} below, whose brackets, indentation and quotes are 20 bytes, counted twice.
+        return text_bound(content) + STRUCTURE_GROWTH * (_ROLE_BYTES + 6 * len(role))
     rest = {key: value for key, value in message.items() if key != "content"}
     return content_bound(message.get("content")) + json_bound(rest)

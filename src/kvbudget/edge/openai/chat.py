@@ -32,6 +32,12 @@ _RESERVED_KWARGS = frozenset((
     "return_assistant_tokens_mask",
 ))  # fmt: skip
 
+# Members that change how messages are rendered; a body with none of them needs no further reading.
+_OPTIONS = frozenset((
+    "add_generation_prompt", "continue_final_message", "chat_template", "tools", "chat_template_kwargs", "documents",
+    "reasoning_effort", "add_special_tokens",
+))  # fmt: skip
+
 
 def chat_prompt(body: dict[str, object]) -> ChatPrompt:
     """The prompt of a chat body. Raises BadRequestError."""
@@ -39,7 +45,12 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
     if not messages:
         raise BadRequestError("messages must be an array with at least one message", "messages", "empty_prompt")
     for index, message in enumerate(messages):
-        _check_message(message, f"messages[{index}].")
+        # Role and text alone: what most messages are, and nothing in them is left to check.
+        plain = len(message) == 2 and type(message.get("role")) is str and type(message.get("content")) is str
+        if not plain:
+            _check_message(message, f"messages[{index}].")
+    if body.keys().isdisjoint(_OPTIONS):
+        return ChatPrompt(messages, None, True, False, {}, False)
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False
     if continued and generation is not False:

@@ -59,9 +59,9 @@ def objects(body: dict[str, object], name: str, at: str = "") -> tuple[dict[str,
     items = json_array(body, name, at)
     if items is None:
         return None
-    for index, item in enumerate(items):
+    for item in items:
         if not isinstance(item, dict):
-            raise _wrong(f"{at}{name}[{index}]", "an object", item)
+            raise _wrong(f"{at}{name}[{items.index(item)}]", "an object", item)
     return tuple(cast("list[dict[str, object]]", items))
 
 

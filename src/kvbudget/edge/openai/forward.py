@@ -6,6 +6,7 @@ from kvbudget.edge.openai.body import Span, member_spans
 # Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
 # max_completion_tokens, llama.cpp prefers n_predict to both. One larger than the grant would undo it.
 _ALIASES = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
+_NO_OTHER_NAME = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
 
 
 def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
@@ -14,6 +15,9 @@ def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
     `ask.raw` itself (the same object) when it already says that. Else only that number is replaced or inserted, and
     larger caps under other names are lowered to it; every other byte, numbers and escapes included, stays as it came.
     """
+    if ask.max_new_field == "max_tokens" and ask.body.get("max_tokens") == max_new_tokens:
+        if _NO_OTHER_NAME(ask.body.keys()):
+            return ask.raw  # what most bodies are, without looking at each name
     edits = _edits(ask, max_new_tokens)
     if not edits:
         return ask.raw

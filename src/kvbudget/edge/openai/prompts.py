@@ -1,10 +1,9 @@
 """The four forms in which a prompt reaches the gate, already checked, before it is counted."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(NamedTuple):
     """Messages that the model's chat template renders.
 
     `messages` and `tools` are as the client sent them, types checked. `template_kwargs` is everything else that the
@@ -19,23 +18,20 @@ class ChatPrompt:
     add_special_tokens: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TextPrompt:
+class TextPrompt(NamedTuple):
     """One or more raw prompts; each becomes a request of its own in the engine."""
 
     texts: tuple[str, ...]
     add_special_tokens: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
+class TokenPrompt(NamedTuple):
     """One or more prompts given as token ids: their lengths in tokens."""
 
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OpaquePrompt:
+class OpaquePrompt(NamedTuple):
     """A prompt whose rendering is not reproduced here: only bounded.
 
     `byte_bound` is the most bytes of normalised text that the request itself can become, `messages` the number of

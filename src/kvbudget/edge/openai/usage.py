@@ -1,7 +1,7 @@
 """Which token counts the engine reported, read from the last bytes of its answer, plain or SSE."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -17,8 +17,7 @@ _USAGE_KEY = re.compile(rb'(?<!\\)"usage"\s*:')
 _LARGEST = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens as the engine counted them. `cached_tokens` is part of `prompt_tokens`; None: not told."""
 
     prompt_tokens: Tokens

@@ -42,9 +42,10 @@ class BoundCounter:
 def _chat_bound(prompt: ChatPrompt) -> int:
     messages = sum(map(message_bound, prompt.messages))
     # A message may become several turns in a template: one for each tool call.
-    turns = len(prompt.messages) + sum(
-        len(calls) for message in prompt.messages if isinstance(calls := message.get("tool_calls"), list)
-    )
+    turns = len(prompt.messages)
+    for message in prompt.messages:
+        if isinstance(calls := message.get("tool_calls"), list):
+            turns += len(calls)
     tools = prompt.tools or ()
     return (
         messages

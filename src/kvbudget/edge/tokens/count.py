@@ -1,8 +1,7 @@
 """What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.errors import BadRequestError
@@ -10,8 +9,7 @@ from kvbudget.errors import KvbudgetError
 from kvbudget.units import Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound."""
 
     prompt_tokens: tuple[Tokens, ...]

@@ -1,0 +1,150 @@
+"""The control plane on its own port: metrics, health, readiness and the state of the gate, for people and machines."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from kvbudget import __version__
+from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.metrics import gauge
+from kvbudget.edge.reception import Reception
+
+# The state page is read by people; the gauges hold the totals.
+_SHOWN_QUEUE = 50
+
+
+def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`."""
+    gateway = reception.gateway
+    registry = CollectorRegistry()
+    gateway.metrics.gauges = lambda: gauges(reception)
+    registry.register(gateway.metrics)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def ready(_: Request) -> Response:
+        gate = gateway.gate
+        problem = (
+            "draining" if gate.draining else "" if gate.backend_up else gateway.backend.facts.problem or "engine down"
+        )
+        return JSONResponse({"ready": not problem, "problem": problem}, status_code=503 if problem else 200)
+
+    async def state(_: Request) -> Response:
+        return JSONResponse(state_of(reception, now_ns()))
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/v1/state", state),
+        ]
+    )
+
+
+def gauges(reception: Reception) -> Iterable[Metric]:
+    """The gauges of the contract, computed at scrape time from the one ledger."""
+    gateway = reception.gateway
+    gate, instance = gateway.gate, gateway.backend.name
+    ledger = gate.ledger
+    yield gauge(
+        "kvbudget_pool_blocks", "Blocks that requests can use, the null block aside.", instance, ledger.usable_blocks
+    )
+    reserved = GaugeMetricFamily(
+        "kvbudget_reserved_blocks",
+        "Blocks promised to living requests at their worst common moment.",
+        labels=["instance", "tenant"],
+    )
+    by_tenant = gate.promised_by_tenant()
+    for tenant in sorted(reception.identities.tenants | by_tenant.keys()):
+        reserved.add_metric([instance, tenant], by_tenant.get(tenant, 0))
+    yield reserved
+    yield gauge(
+        "kvbudget_ledger_reserved_blocks",
+        "Blocks promised by all replicas over this pool.",
+        instance,
+        gate.promised_blocks(),
+    )
+    held = held_blocks(gateway)
+    if held is not None:
+        yield gauge("kvbudget_held_blocks", "Blocks in use by the engine's own word.", instance, held)
+    yield gauge("kvbudget_margin_blocks", "Blocks kept back on purpose.", instance, ledger.margin_blocks)
+    yield gauge("kvbudget_backend_up", "Whether the engine answers.", instance, float(gate.backend_up))
+    yield GaugeMetricFamily("kvbudget_queue_requests", "Requests that wait for room.", value=len(gate.queue))
+    yield GaugeMetricFamily("kvbudget_queue_tokens", "Tokens of the requests that wait.", value=gate.queue.tokens)
+
+
+def held_blocks(gateway: Gateway) -> int | None:
+    """The engine's own word: its usage gauge times the usable blocks (vLLM: 1 - free / (num_gpu_blocks - 1))."""
+    reading = gateway.backend.facts.reading
+    if reading is None or reading.usage is None:
+        return None
+    return round(reading.usage * gateway.gate.ledger.usable_blocks)
+
+
+def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
+    """The gate as one JSON document: pool, promises by tenant, requests, queue, backend. Blocks and tokens are ints."""
+    gateway = reception.gateway
+    gate, facts = gateway.gate, gateway.backend.facts
+    ledger = gate.ledger
+    reading = facts.reading
+    pool = reading.pool if reading is not None else None
+    return {
+        "schema": "kvbudget.state/1",
+        "pool": {
+            "instance": gateway.backend.name,
+            "usable_blocks": ledger.usable_blocks,
+            "capacity_blocks": ledger.capacity_blocks,
+            "margin_blocks": ledger.margin_blocks,
+            "block_size": ledger.layout.groups[0].block_size,
+            "max_context": gate.max_context,
+            "max_num_seqs": gate.config.max_num_seqs,
+            "reserved_blocks": gate.promised_blocks(),
+            "peak_sum_blocks": ledger.peak_sum_blocks,
+            "free_blocks": gate.free_blocks(),
+            "held_blocks": held_blocks(gateway),
+        },
+        "policy": gate.config.policy.value,
+        "reserved_blocks_by_tenant": gate.promised_by_tenant(),
+        "reservations": len(ledger),
+        "sequences": ledger.sequences,
+        "skew_steps": gate.skew_steps,
+        "queue": {
+            "requests": len(gate.queue),
+            "tokens": gate.queue.tokens,
+            "next": [
+                {
+                    "tenant": waiting.arrived.tenant,
+                    "priority": waiting.arrived.priority,
+                    "blocks": waiting.peak_blocks,
+                    "waited_ms": (now_ns - waiting.since_ns) // 1_000_000,
+                    "deadline_in_ms": (waiting.deadline_ns - now_ns) // 1_000_000,
+                }
+                for waiting, _ in zip(gate.queue, range(_SHOWN_QUEUE), strict=False)
+            ],
+        },
+        "backend": {
+            "url": gateway.backend.url,
+            "up": gate.backend_up,
+            "problem": facts.problem,
+            "models": facts.models,
+            "num_blocks": None if pool is None else pool.num_blocks,
+            "kv_tokens": None if pool is None else pool.tokens,
+            "max_concurrency": None if pool is None else pool.max_concurrency,
+            "running": None if reading is None else reading.running,
+            "waiting": None if reading is None else reading.waiting,
+            "preemptions": None if reading is None else reading.preemptions,
+        },
+        "counter": reception.counter.name,
+        "draining": gate.draining,
+    }

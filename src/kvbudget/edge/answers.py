@@ -1,0 +1,147 @@
+"""What each refusal of the gate looks like over HTTP: one table from `Refusal` to status, type and code."""
+
+import math
+import random
+from dataclasses import dataclass
+
+from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.openai.errors import BadRequestError, context_length_message, error_body
+from kvbudget.gate.commands import Forward, Reject
+from kvbudget.gate.gate import Gate
+from kvbudget.gate.refusals import Refusal
+
+# The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
+_JITTER = 0.25
+_MAX_RETRY_S = 120.0
+_UNREACHABLE_RETRY_NS = 5_000_000_000
+_JSON: Headers = [(b"content-type", b"application/json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, type and code of one refusal; `retry`: whether coming back later can help."""
+
+    status: int
+    type: str
+    code: str
+    retry: bool
+
+
+ANSWERS: dict[Refusal, Answer] = {
+    Refusal.CONTEXT_EXCEEDED: Answer(400, "invalid_request_error", "context_length_exceeded", retry=False),
+    Refusal.NEVER_FITS: Answer(400, "invalid_request_error", "context_length_exceeded", retry=False),
+    Refusal.TOO_MANY_SEQUENCES: Answer(400, "invalid_request_error", "too_many_sequences", retry=False),
+    Refusal.BAD_REQUEST: Answer(400, "invalid_request_error", "invalid_value", retry=False),
+    Refusal.POOL_FULL: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
+    Refusal.QUEUE_FULL: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
+    Refusal.DEADLINE: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
+    Refusal.DRAINING: Answer(503, "service_unavailable_error", "server_is_overloaded", retry=True),
+    Refusal.NO_BACKEND: Answer(503, "service_unavailable_error", "server_is_overloaded", retry=True),
+}
+
+
+class Refuser:
+    """Turns a Reject into (status, headers, body). `overload_status` replaces 429 where a client base wants another."""
+
+    def __init__(self, pool_name: str, jitter: random.Random, *, overload_status: int = 429) -> None:
+        self._pool_name = pool_name
+        self.jitter = jitter
+        self._overload_status = overload_status
+
+    def answer(self, reject: Reject) -> tuple[int, Headers, bytes]:
+        """The whole HTTP answer of a refusal, without the request's own headers."""
+        answer = ANSWERS[reject.refusal]
+        status = self._overload_status if answer.status == 429 else answer.status
+        headers = [*_JSON, (b"x-kvbudget-queue-ms", b"%d" % (reject.waited_ns // 1_000_000))]
+        if answer.retry:
+            headers += retry_headers(reject.retry_after_ns, self.jitter)
+        else:
+            headers.append((b"x-should-retry", b"false"))
+        param = "max_tokens" if reject.refusal is Refusal.NEVER_FITS else None
+        return status, headers, error_body(self._message(reject), answer.type, param, answer.code)
+
+    def unreachable(self, engine: str) -> tuple[int, Headers, bytes]:
+        """The answer of a request that was admitted, but found no engine."""
+        answer = ANSWERS[Refusal.NO_BACKEND]
+        told = f"The engine at {engine} cannot be reached; please try again later."
+        headers = [*_JSON, *retry_headers(_UNREACHABLE_RETRY_NS, self.jitter)]
+        return answer.status, headers, error_body(told, answer.type, None, answer.code)
+
+    def _message(self, reject: Reject) -> str:
+        match reject.refusal:
+            case Refusal.CONTEXT_EXCEEDED:
+                return context_length_message(
+                    reject.max_context, reject.prompt_tokens, reject.max_new_tokens or 1, reject.largest_new_tokens
+                )
+            case Refusal.NEVER_FITS:
+                return self._never_fits(reject)
+            case Refusal.TOO_MANY_SEQUENCES:
+                return "The request asks for more sequences (n x prompts) than the engine runs at once; lower n."
+            case Refusal.BAD_REQUEST:
+                return "The request cannot be understood."
+            case Refusal.POOL_FULL | Refusal.QUEUE_FULL | Refusal.DEADLINE:
+                return self._not_now(reject)
+            case Refusal.DRAINING:
+                return "This gate is shutting down and takes no new requests; please try again or use another instance."
+            case Refusal.NO_BACKEND:
+                return f"The engine behind pool {self._pool_name!r} cannot be reached; please try again later."
+
+    def _never_fits(self, reject: Reject) -> str:
+        told = context_length_message(
+            reject.max_context, reject.prompt_tokens, reject.max_new_tokens or 1, reject.largest_new_tokens
+        )
+        return (
+            f"{told} The request needs {reject.needed_blocks} KV blocks and pool {self._pool_name!r} has "
+            f"{reject.capacity_blocks} in all, so it can never be served there."
+        )
+
+    def _not_now(self, reject: Reject) -> str:
+        why = {
+            Refusal.POOL_FULL: "and queueing is off",
+            Refusal.QUEUE_FULL: "and the queue is full",
+            Refusal.DEADLINE: f"and none came free within {reject.waited_ns / 1e9:.1f} s of waiting",
+        }[reject.refusal]
+        return (
+            f"KV pool {self._pool_name!r} has no room now: the request needs {reject.needed_blocks} blocks, "
+            f"{reject.free_blocks} of {reject.capacity_blocks} are free, {why}; place in queue would be "
+            f"{reject.position}. Please retry in about {math.ceil(reject.retry_after_ns / 1e9)} s."
+        )
+
+
+def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
+    """`Retry-After` (whole seconds, rounded up) and `retry-after-ms`, lengthened by 0-25 %, at most 120 s."""
+    seconds = min(_MAX_RETRY_S, retry_after_ns / 1e9 * (1 + _JITTER * jitter.random()))
+    return [
+        (b"retry-after", str(math.ceil(seconds)).encode()),
+        (b"retry-after-ms", str(math.ceil(seconds * 1000)).encode()),
+        (b"x-should-retry", b"true"),
+    ]
+
+
+def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> Headers:
+    """What an admitted answer carries: what was promised, and how much of the pool is left."""
+    ledger = gate.ledger
+    block_size = ledger.layout.groups[0].block_size
+    remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
+    reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
+    return [
+        (b"x-request-id", request_id),
+        (b"x-kvbudget-reserved-blocks", b"%d" % command.reserved_blocks),
+        (b"x-kvbudget-queue-ms", b"%d" % (command.waited_ns // 1_000_000)),
+        (b"x-kvbudget-prompt-tokens", b"%d" % prompt_tokens),
+        (b"x-ratelimit-limit-tokens", b"%d" % (ledger.capacity_blocks * block_size)),
+        (b"x-ratelimit-remaining-tokens", b"%d" % (remaining * block_size)),
+        (b"x-ratelimit-reset-tokens", b"%.3fs" % reset_s),
+    ]
+
+
+def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
+    """Answer a request that cannot be understood."""
+    exchange.respond(error.status, [*_JSON, (b"x-should-retry", b"false"), (b"x-request-id", request_id)], error.body())
+
+
+def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:
+    """Answer with an error that is no refusal of the gate."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    exchange.respond(status, [*_JSON, (b"x-request-id", request_id)], error_body(message, kind, None, code))

@@ -1,0 +1,120 @@
+"""The engine behind the gate: where it is, whether it is up, how large its pool is, what it holds."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from kvbudget.edge.http.messages import Headers, end_to_end
+from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.http.upstream import Upstream, UpstreamError
+from kvbudget.edge.scrape import EngineReading, reading_of
+from kvbudget.errors import InputError
+from kvbudget.units import Tokens
+
+log = logging.getLogger("kvbudget.backend")
+
+_PROBE_TIMEOUT_S = 5.0
+# The relay sets these itself, and a client's word to the gate is none to the engine.
+_NOT_FORWARDED = frozenset(
+    {
+        b"host",
+        b"content-length",
+        b"expect",
+        b"x-request-id",
+        b"x-kvbudget-tenant",
+        b"x-kvbudget-priority",
+        b"x-kvbudget-deadline-ms",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What one look at the engine told. `models`: ids that it serves; `max_context` in tokens, None if not told."""
+
+    up: bool
+    models: tuple[str, ...] = ()
+    max_context: Tokens | None = None
+    reading: EngineReading | None = None
+    problem: str = ""
+
+
+class Backend:
+    """One engine instance. `watch` looks at it again and again and tells of every change."""
+
+    def __init__(self, url: str, upstream: Upstream, *, interval_s: float = 2.0, down_interval_s: float = 0.5) -> None:
+        self.upstream = upstream
+        self.url = url
+        self.name = url.split("://", 1)[-1].rstrip("/")
+        self.facts = EngineFacts(up=False, problem="not looked at yet")
+        self._host = self.name.encode()
+        self._interval_s = interval_s
+        self._down_interval_s = down_interval_s
+        self._look_now = asyncio.Event()
+        self.on_down: Callable[[], None] = lambda: None
+
+    def request_headers(self, exchange: Exchange, request_id: bytes) -> Headers:
+        """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
+        headers = end_to_end(exchange.headers, _NOT_FORWARDED)
+        headers.append((b"host", self._host))
+        headers.append((b"x-request-id", request_id))
+        return headers
+
+    def found_down(self) -> None:
+        """A relay could not reach it: tell at once, and look again soon."""
+        if self.facts.up:
+            self.facts = EngineFacts(up=False, problem="a request could not reach it")
+            self.on_down()
+        self._look_now.set()
+
+    async def look(self) -> EngineFacts:
+        """Ask the engine for health, models and metrics. Never raises: what goes wrong is in `problem`."""
+        try:
+            health = await self.upstream.request(b"GET", b"/health", [], b"", _PROBE_TIMEOUT_S)
+            if health.status >= 500:
+                self.facts = EngineFacts(up=False, problem=f"/health answered {health.status}")
+                return self.facts
+            models, max_context = await self._models()
+            reading, problem = await self._reading()
+            self.facts = EngineFacts(True, models, max_context, reading, problem)
+        except UpstreamError as error:
+            self.facts = EngineFacts(up=False, problem=str(error))
+        return self.facts
+
+    async def watch(self, changed: Callable[[EngineFacts], None]) -> None:
+        """Look for ever; `changed` is called after every look."""
+        while True:
+            changed(await self.look())
+            pause_s = self._interval_s if self.facts.up else self._down_interval_s
+            self._look_now.clear()
+            try:
+                await asyncio.wait_for(self._look_now.wait(), pause_s)
+                await asyncio.sleep(
+                    self._down_interval_s / 5
+                )  # a burst of failed relays is one reason to look, not many
+            except TimeoutError:
+                pass
+
+    async def _models(self) -> tuple[tuple[str, ...], Tokens | None]:
+        answer = await self.upstream.request(b"GET", b"/v1/models", [], b"", _PROBE_TIMEOUT_S)
+        if answer.status != 200:
+            return (), None
+        try:
+            listed = [entry for entry in orjson.loads(answer.body)["data"] if isinstance(entry, dict)]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return (), None
+        lengths = [entry.get("max_model_len") for entry in listed]
+        known = [length for length in lengths if type(length) is int and length > 0]
+        return tuple(str(entry.get("id")) for entry in listed), Tokens(min(known)) if known else None
+
+    async def _reading(self) -> tuple[EngineReading | None, str]:
+        answer = await self.upstream.request(b"GET", b"/metrics", [], b"", _PROBE_TIMEOUT_S)
+        if answer.status != 200:
+            return None, f"/metrics answered {answer.status}"
+        try:
+            return reading_of(answer.body.decode("utf-8", "replace")), ""
+        except (ValueError, InputError) as error:
+            return None, f"/metrics: {error}"

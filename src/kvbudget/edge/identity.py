@@ -1,0 +1,76 @@
+"""Who sends a request, how urgent it is and until when: read from its headers, bounded, never trusted further."""
+
+import re
+from itertools import count
+from typing import NamedTuple
+
+from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.openai.errors import BadRequestError
+
+DEFAULT_TENANT = "default"
+OTHER_TENANTS = "other"
+# Every tenant is a metric label; a client that invents names must not be able to blow up the scrape.
+MAX_TENANTS = 256
+_MAX_PRIORITY = 100
+_MAX_DEADLINE_MS = 86_400_000
+_NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,9}")
+
+
+class Identity(NamedTuple):
+    """Request id, tenant, priority (smaller is more urgent, as vLLM), and the time in which it must be forwarded."""
+
+    request_id: bytes
+    tenant: str = DEFAULT_TENANT
+    priority: int = 0
+    deadline_ns: int | None = None  # from its arrival
+
+
+class Identities:
+    """Reads identities; remembers the tenants. From `MAX_TENANTS` on, new ones are accounted together as `other`."""
+
+    def __init__(self, request_id_prefix: str) -> None:
+        self.tenants = {DEFAULT_TENANT}
+        self._prefix = request_id_prefix.encode()
+        self._numbers = count(1)
+
+    def request_id(self, headers: Headers) -> bytes:
+        """`x-request-id`: the client's own where it is printable, else one of ours."""
+        for name, value in headers:
+            if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+                return value
+        return b"%s-%x" % (self._prefix, next(self._numbers))
+
+    def read(self, headers: Headers, request_id: bytes) -> Identity:
+        """Reads `x-kvbudget-tenant`, `x-kvbudget-priority`, `x-kvbudget-deadline-ms`. Raises BadRequestError."""
+        identity = Identity(request_id)
+        for name, value in headers:
+            if not name.startswith(b"x-kvbudget-"):
+                continue
+            if name == b"x-kvbudget-tenant":
+                identity = identity._replace(tenant=self._tenant(value))
+            elif name == b"x-kvbudget-priority":
+                identity = identity._replace(priority=_integer(name, value, -_MAX_PRIORITY, _MAX_PRIORITY))
+            elif name == b"x-kvbudget-deadline-ms":
+                identity = identity._replace(deadline_ns=_integer(name, value, 1, _MAX_DEADLINE_MS) * 1_000_000)
+        return identity
+
+    def _tenant(self, header: bytes) -> str:
+        if not _NAME.fullmatch(header):
+            raise BadRequestError(
+                "x-kvbudget-tenant: use 1 to 64 letters, digits, '.', '_' or '-'", "x-kvbudget-tenant", "invalid_value"
+            )
+        name = header.decode()
+        if name not in self.tenants:
+            if len(self.tenants) >= MAX_TENANTS:
+                return OTHER_TENANTS
+            self.tenants.add(name)
+        return name
+
+
+def _integer(name: bytes, value: bytes, low: int, high: int) -> int:
+    if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
+        shown = name.decode()
+        raise BadRequestError(f"{shown}: must be a whole number from {low} to {high}", shown, "invalid_value")
+    return int(value)

@@ -1,0 +1,46 @@
+"""An exchange that passes to the engine without a KV charge."""
+
+from collections.abc import Callable
+
+from kvbudget.edge.backend import Backend
+from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+
+Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
+_BEFORE_HEAD = frozenset({RelayOutcome.UNREACHABLE, RelayOutcome.BROKEN_BEFORE_HEAD, RelayOutcome.TIMEOUT_BEFORE_HEAD})
+
+
+class PassingBy:
+    """One uncharged exchange: relayed as it is, its own watcher."""
+
+    __slots__ = ("_exchange", "_request_id", "_unanswered")
+
+    def __init__(self, exchange: Exchange, backend: Backend, request_id: bytes, unanswered: Unanswered) -> None:
+        self._exchange = exchange
+        self._request_id = request_id
+        self._unanswered = unanswered
+        backend.upstream.relay(
+            exchange,
+            method=exchange.method,
+            target=exchange.target,
+            headers=backend.request_headers(exchange, request_id),
+            body=exchange.body,
+            response_headers=[(b"x-request-id", request_id)],
+            watcher=self,
+        )
+
+    def on_head(self, status: int, headers: Headers) -> bool:
+        """Relay whatever the engine answers."""
+        return True
+
+    def on_events(self, count: int) -> None:
+        """Nothing is charged, so nothing is counted."""
+
+    def on_stall(self) -> None:
+        """Nothing is charged, so nobody waits for it."""
+
+    def on_end(self, end: RelayEnd) -> None:
+        """Answer in the engine's place if it said nothing."""
+        if end.outcome in _BEFORE_HEAD:
+            self._unanswered(self._exchange, self._request_id, end)

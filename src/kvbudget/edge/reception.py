@@ -1,0 +1,126 @@
+"""From an HTTP exchange to an arrival at the gate: which path, who, what is asked, how many tokens."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from itertools import count
+
+from kvbudget.edge.answers import bad_request, plain_error
+from kvbudget.edge.flow import Flow, State
+from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.identity import Identities
+from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.passing import PassingBy
+from kvbudget.edge.paths import CHARGED, passes
+from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.count import Count, Counter, CountFailedError
+from kvbudget.gate.refusals import Outcome, Refusal
+
+log = logging.getLogger("kvbudget.reception")
+
+_JSON = [(b"content-type", b"application/json")]
+
+
+class Reception:
+    """What the data plane calls with every complete request. No task is made unless counting has to wait."""
+
+    def __init__(self, gateway: Gateway, counter: Counter, identities: Identities) -> None:
+        self.gateway = gateway
+        self.counter = counter
+        self.identities = identities
+        self.counting: set[asyncio.Task[None]] = set()
+        self._bound = BoundCounter()
+        self._keys = count(1)
+
+    def app(self, exchange: Exchange) -> None:
+        """Begin one exchange; it is answered now or later, by us or by a relay."""
+        target = exchange.target
+        surface = CHARGED.get(target)
+        if surface is None:
+            path = target.partition(b"?")[0]
+            surface = CHARGED.get(path)
+            if surface is None:
+                self._uncharged(exchange, path)
+                return
+        request_id = self.identities.request_id(exchange.headers)
+        if exchange.method != b"POST":
+            shown = exchange.method.decode("latin-1")
+            plain_error(exchange, 405, f"{shown} is not allowed here; use POST.", request_id, "method_not_allowed")
+            return
+        self._begin(exchange, surface, request_id)
+
+    async def stop(self) -> None:
+        """Cancel what is still being counted; its clients are told."""
+        for task in list(self.counting):
+            task.cancel()
+        await asyncio.gather(*self.counting, return_exceptions=True)
+
+    def _uncharged(self, exchange: Exchange, path: bytes) -> None:
+        if path == b"/health":
+            exchange.respond(200, _JSON, b'{"status":"ok"}')
+            return
+        request_id = self.identities.request_id(exchange.headers)
+        if passes(path):
+            PassingBy(exchange, self.gateway.backend, request_id, self.gateway.answer_for_engine)
+        else:
+            told = "No such path: this gate serves the OpenAI API under /v1."
+            plain_error(exchange, 404, told, request_id, "not_found")
+
+    def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
+        gate = self.gateway.gate
+        try:
+            identity = self.identities.read(exchange.headers, request_id)
+            ask = parse_ask(surface, exchange.body)
+            # Who will be refused whatever its length needs no exact count, least of all from an engine that is down.
+            closed = gate.draining or not gate.backend_up
+            counted = self._bound.count(ask) if closed else self.counter.count(ask)
+        except BadRequestError as error:
+            self._refuse(exchange, request_id, error)
+            return
+        except CountFailedError as error:
+            counted = self._bound_instead(ask, error)
+        flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
+        if isinstance(counted, Count):
+            self.gateway.arrive(flow, ask, counted)
+        else:
+            task = asyncio.get_running_loop().create_task(self._count_then_arrive(flow, ask, counted))
+            self.counting.add(task)
+            task.add_done_callback(self.counting.discard)
+
+    async def _count_then_arrive(self, flow: Flow, ask: Ask, counting: Awaitable[Count]) -> None:
+        try:
+            counted = await counting
+        except BadRequestError as error:
+            if flow.state is State.COUNTING:
+                flow.state = State.OVER
+                self._refuse(flow.exchange, flow.identity.request_id, error)
+            return
+        except CountFailedError as error:
+            counted = self._bound_instead(ask, error)
+        except asyncio.CancelledError:
+            self._give_up(flow, 503, "This gate is shutting down.", "server_is_overloaded")
+            raise
+        except Exception:  # a bug of the counter: the client must get an answer all the same
+            log.exception("counting failed in a way that no counter should")
+            self._give_up(flow, 500, "The prompt could not be counted.", "internal_error")
+            return
+        if flow.state is State.COUNTING:
+            self.gateway.arrive(flow, ask, counted)
+
+    def _refuse(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
+        metrics = self.gateway.metrics
+        metrics.refusals[Refusal.BAD_REQUEST] += 1
+        metrics.outcomes[Outcome.REFUSED] += 1
+        bad_request(exchange, request_id, error)
+
+    def _give_up(self, flow: Flow, status: int, message: str, code: str) -> None:
+        if flow.state is State.COUNTING:
+            flow.state = State.OVER
+            self.gateway.metrics.outcomes[Outcome.SHUT_DOWN] += 1
+            plain_error(flow.exchange, status, message, flow.identity.request_id, code)
+
+    def _bound_instead(self, ask: Ask, error: CountFailedError) -> Count:
+        log.warning("counting failed, the upper bound is charged instead: %s", error)
+        return self._bound.count(ask)

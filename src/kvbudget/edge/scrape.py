@@ -1,0 +1,58 @@
+"""Reads what a vLLM engine says of itself on /metrics: its pool, and what it holds now."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvbudget.engines.vllm_metrics import (
+    CACHE_CONFIG_INFO,
+    KV_CACHE_USAGE,
+    NUM_PREEMPTIONS,
+    NUM_REQUESTS_RUNNING,
+    NUM_REQUESTS_WAITING,
+    EnginePool,
+    pool_from_cache_config,
+)
+
+_WANTED = (CACHE_CONFIG_INFO, KV_CACHE_USAGE, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING, NUM_REQUESTS_WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """One scrape. None: the engine did not export it. `usage` is the share of the pool in use, 0 to 1."""
+
+    pool: EnginePool | None
+    usage: float | None
+    running: int | None
+    waiting: int | None
+    preemptions: int | None
+
+
+def reading_of(metrics_text: str) -> EngineReading:
+    """Parse a scrape; lines that are not wanted are never parsed (vLLM sends about 58 kB of them).
+
+    Raises ValueError when a wanted line is damaged, InputError when the pool is one that we cannot account for.
+    """
+    lines = "\n".join(_wanted_lines(metrics_text)) + "\n"
+    pool: EnginePool | None = None
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(lines):
+        for sample in family.samples:
+            if sample.name == CACHE_CONFIG_INFO:
+                pool = pool_from_cache_config(sample.labels)
+            else:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+
+    def count(name: str) -> int | None:
+        return int(sums[name]) if name in sums else None
+
+    return EngineReading(
+        pool, sums.get(KV_CACHE_USAGE), count(NUM_REQUESTS_RUNNING), count(NUM_REQUESTS_WAITING), count(NUM_PREEMPTIONS)
+    )
+
+
+def _wanted_lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.startswith(_WANTED) and line.partition("{")[0].partition(" ")[0] in _WANTED:
+            yield line

@@ -1,0 +1,192 @@
+"""A whole gate, put together: data plane, control plane, backend watch and, if wanted, the embedded engine."""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from kvbudget.edge.admin import admin_app
+from kvbudget.edge.answers import Refuser
+from kvbudget.edge.asgi import AsgiServer, start_asgi
+from kvbudget.edge.backend import Backend, EngineFacts
+from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
+from kvbudget.edge.http.server import HttpServer, start_server
+from kvbudget.edge.http.upstream import Upstream, UpstreamError
+from kvbudget.edge.identity import Identities
+from kvbudget.edge.metrics import GateMetrics
+from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.reception import Reception
+from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.count import Counter, CountFailedError
+from kvbudget.edge.tokens.engine import EngineCounter
+from kvbudget.edge.tokens.tokenizer import TokenizerCounter
+from kvbudget.gate.events import CapacityChanged
+from kvbudget.gate.gate import Gate, GateConfig
+from kvbudget.pool.groups import uniform_layout
+from kvbudget.units import Blocks, Tokens
+
+log = logging.getLogger("kvbudget.service")
+
+_COUNT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block)."""
+
+    backend_url: str
+    tokenizer: str = "engine"
+    pool_blocks: int | None = None
+    block_size: int | None = None
+    gate: GateConfig = field(default_factory=GateConfig)
+    default_max_tokens: int = 2048
+    host: str = "127.0.0.1"
+    port: int = 8800
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8801
+    overload_status: int = 429
+    server_limits: ServerLimits = field(default_factory=ServerLimits)
+    upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
+
+
+class GateService:
+    """A running gate. Made by `start_service`; `drain` and then `close` end it."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.upstream = Upstream(settings.backend_url, settings.upstream_limits)
+        self.backend = Backend(settings.backend_url, self.upstream)
+        layout = uniform_layout(settings.block_size or 16)
+        self.gate = Gate(settings.gate, layout, Blocks(settings.pool_blocks or 0))
+        self.gate.backend_up = False  # until the first look at it
+        jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self.gateway = Gateway(
+            self.gate,
+            self.backend,
+            Refuser(self.backend.name, jitter, overload_status=settings.overload_status),
+            GateMetrics(),
+            default_new_tokens=Tokens(settings.default_max_tokens),
+            now_ns=time.monotonic_ns,
+        )
+        self.reception = Reception(self.gateway, self._counter(), Identities(f"kvb-{os.urandom(6).hex()}"))
+        self.backend.on_down = lambda: self.gateway.backend_changed(False)
+        self._data_plane: HttpServer | None = None
+        self._control_plane: AsgiServer | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the data plane."""
+        assert self._data_plane is not None  # noqa: S101 - only a started service is handed out
+        host = self.settings.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._data_plane.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Address of the control plane."""
+        assert self._control_plane is not None  # noqa: S101 - as above
+        return self._control_plane.url
+
+    async def start(self) -> None:
+        """Listen on both ports and begin to watch the backend."""
+        settings = self.settings
+        self._data_plane = await start_server(
+            self.reception.app,
+            settings.host,
+            settings.port,
+            settings.server_limits,
+            on_error=lambda status, code, message: error_body(message, None, None, code),
+        )
+        self._control_plane = await start_asgi(
+            admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_port
+        )
+        self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
+
+    async def drain(self, grace_s: float) -> bool:
+        """Take no new request, let the present ones end, cut off what is left after `grace_s`. True if none was."""
+        self.gateway.start_draining()
+        if self._data_plane is not None:
+            self._data_plane.stop_accepting()
+        return await self.gateway.drained(grace_s)
+
+    async def close(self) -> None:
+        """End everything; may be called in any state."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._data_plane is not None:
+            self._data_plane.stop_accepting()
+        await self.reception.stop()
+        await self.gateway.drained(0.0)
+        self.gateway.close()
+        if self._data_plane is not None:
+            await self._data_plane.close(0.5)
+        if self._control_plane is not None:
+            await self._control_plane.close()
+        self.upstream.close()
+
+    def _looked(self, facts: EngineFacts) -> None:
+        """A look at the engine: its pool and context become the gate's, unless they were set by hand."""
+        if not facts.up:
+            self.gateway.backend_changed(False)
+            return
+        pool = facts.reading.pool if facts.reading is not None else None
+        settings = self.settings
+        usable = settings.pool_blocks if settings.pool_blocks is not None else pool.usable_blocks if pool else None
+        block_size = settings.block_size or (pool.block_size if pool else 16)
+        if usable is None:
+            self.backend.facts = EngineFacts(
+                False,
+                facts.models,
+                facts.max_context,
+                facts.reading,
+                f"the size of its pool is unknown ({facts.problem or 'no vllm:cache_config_info on /metrics'}): "
+                "give --pool-blocks and --block-size",
+            )
+            self.gateway.backend_changed(False)
+            return
+        layout = uniform_layout(block_size)
+        ledger = self.gate.ledger
+        if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
+            log.info("pool: %d usable blocks of %d tokens, context %s", usable, block_size, facts.max_context)
+            self.gateway.push(CapacityChanged(layout, Blocks(usable), facts.max_context))
+        self.gateway.backend_changed(True)
+
+    def _counter(self) -> Counter:
+        name = self.settings.tokenizer
+        if name == "bound":
+            return BoundCounter()
+        if name == "engine":
+            return EngineCounter(self._post())
+        return TokenizerCounter.load(name)
+
+    def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
+        async def post(path: str, body: bytes) -> tuple[int, bytes]:
+            headers = [(b"content-type", b"application/json")]
+            try:
+                answer = await self.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
+            except UpstreamError as error:
+                if error.kind == "unreachable":
+                    self.backend.found_down()
+                raise CountFailedError(f"the engine did not count: {error}") from error
+            return answer.status, answer.body
+
+        return post
+
+
+async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:
+    """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
+    service = GateService(settings)
+    try:
+        await service.start()
+        deadline = time.monotonic() + look_for_s
+        while not service.gate.backend_up and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at start
+            await asyncio.sleep(0.02)
+    except BaseException:
+        await service.close()
+        raise
+    return service

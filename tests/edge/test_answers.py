@@ -1,0 +1,66 @@
+import json
+import random
+
+import pytest
+
+from kvbudget.edge.answers import ANSWERS, Refuser, retry_headers
+from kvbudget.gate.commands import Reject
+from kvbudget.gate.refusals import Refusal
+from kvbudget.units import Blocks, Tokens
+
+
+def reject(refusal: Refusal, *, retry_after_s: float = 0.0, largest: int = 60) -> Reject:
+    return Reject(
+        "r", refusal, Tokens(100), Tokens(61), Blocks(11), Blocks(3), Blocks(10), Tokens(160), Tokens(largest), 7,
+        int(retry_after_s * 1e9), 2_500_000_000,
+    )  # fmt: skip
+
+
+def answer(refusal: Refusal, **more: float) -> tuple[int, dict[str, str], dict[str, str]]:
+    status, headers, body = Refuser("gpu0:8000", random.Random(1)).answer(reject(refusal, **more))  # type: ignore[arg-type]
+    return status, {name.decode(): value.decode() for name, value in headers}, json.loads(body)["error"]
+
+
+def test_every_refusal_has_an_answer_with_a_string_code_and_a_message() -> None:
+    assert set(ANSWERS) == set(Refusal)
+    for refusal in Refusal:
+        status, _, error = answer(refusal)
+        assert status in (400, 429, 503)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error["code"], str)
+        assert len(error["message"]) > 20
+
+
+@pytest.mark.parametrize("refusal", [Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS])
+def test_what_never_fits_says_prompt_cap_and_what_would_fit_and_not_to_come_back(refusal: Refusal) -> None:
+    status, headers, error = answer(refusal)
+    assert (status, error["code"], headers["x-should-retry"]) == (400, "context_length_exceeded", "false")
+    assert "This model's maximum context length is 160 tokens" in error["message"]
+    assert "100" in error["message"]
+    assert "60" in error["message"]
+    assert "retry-after" not in headers
+
+
+@pytest.mark.parametrize("refusal", [Refusal.POOL_FULL, Refusal.QUEUE_FULL, Refusal.DEADLINE])
+def test_what_does_not_fit_now_names_pool_blocks_and_place(refusal: Refusal) -> None:
+    status, headers, error = answer(refusal, retry_after_s=10)
+    assert (status, error["code"]) == (429, "rate_limit_exceeded")
+    for told in ("gpu0:8000", "11 blocks", "3 of 10", "7"):
+        assert told in error["message"]
+    assert 10 <= int(headers["retry-after"]) <= 13
+    assert 10_000 <= int(headers["retry-after-ms"]) <= 12_500
+
+
+def test_the_wait_is_jittered_upwards_by_at_most_a_quarter_and_capped_at_two_minutes() -> None:
+    rng = random.Random(3)
+    waits = [int(dict(retry_headers(8 * 10**9, rng))[b"retry-after-ms"]) for _ in range(300)]
+    assert 8000 <= min(waits) < 8200
+    assert 9800 < max(waits) <= 10_000
+    assert dict(retry_headers(500 * 10**9, rng))[b"retry-after"] == b"120"
+
+
+def test_the_overload_code_can_be_another() -> None:
+    refuser = Refuser("p", random.Random(1), overload_status=529)
+    assert refuser.answer(reject(Refusal.QUEUE_FULL))[0] == 529
+    assert refuser.answer(reject(Refusal.NEVER_FITS))[0] == 400
+    assert refuser.answer(reject(Refusal.DRAINING))[0] == 503

@@ -1,0 +1,411 @@
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from kvbudget.edge.gateway import PROGRESS_STRIDE
+
+Play = Callable[..., None]
+Stand = Any  # the class lives in conftest.py, which cannot be imported
+
+
+def error_of(answer: httpx.Response) -> dict[str, str]:
+    error: dict[str, str] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+# Served
+
+
+def test_an_admitted_answer_carries_what_was_promised(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat(headers={"x-request-id": "mine"})
+        assert answer.status_code == 200
+        assert answer.headers["x-request-id"] == "mine"
+        assert answer.headers["x-kvbudget-reserved-blocks"] == "2"
+        assert answer.headers["x-kvbudget-prompt-tokens"] == "10"
+        assert answer.headers["x-kvbudget-queue-ms"] == "0"
+        assert answer.headers["x-ratelimit-limit-tokens"] == str(32 * 16)
+        assert answer.headers["x-ratelimit-remaining-tokens"] == str(30 * 16)
+        assert stand.engine.heads[0]["x-request-id"] == "mine"
+        assert stand.outcomes() == {"finished": 1}
+
+    play(scene, {"count": 10})
+
+
+def test_headers_to_the_gate_are_not_the_engines_business_but_the_clients_others_are(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.chat(headers={"x-kvbudget-tenant": "acme", "authorization": "Bearer k", "x-own": "1"})
+        head = stand.engine.heads[0]
+        assert (head["authorization"], head["x-own"]) == ("Bearer k", "1")
+        assert not any(name.startswith("x-kvbudget") for name in head)
+
+    play(scene)
+
+
+def test_a_missing_limit_is_written_into_the_forwarded_body_and_one_too_large_is_clamped(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.chat(max_tokens=None)
+        await stand.chat(max_tokens=100_000)
+        assert [ask["max_tokens"] for ask in stand.engine.requests] == [64, 502]
+
+    play(scene, {"count": 10})
+
+
+def test_n_multiplies_the_promise(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat(n=3)
+        assert answer.headers["x-kvbudget-reserved-blocks"] == "6"
+
+    play(scene, {"count": 10})
+
+
+def test_a_stream_passes_byte_for_byte(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        through = await stand.chat(stream=True)
+        straight = httpx.AsyncClient(base_url=stand.service.backend.url)
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16, "stream": True}
+        async with straight:
+            direct = await straight.post("/v1/chat/completions", json=body)
+        assert through.content == direct.content
+        assert through.content.endswith(b"data: [DONE]\n\n")
+
+    play(scene, {"count": 10, "usage_prompt_tokens": 10, "chunks": 50})
+
+
+def test_what_holds_no_kv_passes_without_a_promise(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.client.post("/v1/embeddings", content=b'{"input":"x"}')
+        assert answer.json() == {"path": "/v1/embeddings", "body": '{"input":"x"}'}
+        assert (await stand.client.get("/v1/missing")).status_code == 404
+        assert (await stand.client.get("/v1/models")).json()["data"][0]["id"] == "m"
+        assert stand.outcomes() == {}
+
+    play(scene)
+
+
+# Refused
+
+
+def test_over_the_context_is_400_with_vllms_sentence(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat()
+        error = error_of(answer)
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert "This model's maximum context length is 512 tokens" in error["message"]
+        assert answer.headers["x-should-retry"] == "false"
+        assert "x-request-id" in answer.headers
+        assert stand.engine.requests == []
+        assert stand.refusals() == {"context_exceeded": 1}
+
+    play(scene, {"count": 600})
+
+
+def test_more_than_the_pool_is_400_with_the_largest_that_fits(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat(max_tokens=300)
+        error = error_of(answer)
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert "is 60" in error["message"]
+        assert (await stand.chat(max_tokens=60)).status_code == 200
+
+    play(scene, {"count": 100, "num_blocks": 11})
+
+
+def test_no_room_now_is_429_with_an_honest_time(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        answer = await stand.chat(max_tokens=400)
+        assert (answer.status_code, error_of(answer)["code"]) == (429, "rate_limit_exceeded")
+        assert 1 <= int(answer.headers["retry-after"]) <= 120
+        assert int(answer.headers["retry-after-ms"]) <= 1000 * int(answer.headers["retry-after"])
+        stand.engine.release.set()
+        assert (await first).status_code == 200
+
+    play(scene, {"count": 100, "hold": True}, queue_requests=0)
+
+
+def test_who_waits_is_served_when_room_comes_back_and_told_how_long_it_waited(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        second = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.service.gate.queue) == 1)
+        await asyncio.sleep(0.05)
+        stand.engine.release.set()
+        assert (await first).status_code == (await second).status_code == 200
+        assert int((await second).headers["x-kvbudget-queue-ms"]) >= 45
+
+    play(scene, {"count": 100, "hold": True})
+
+
+def test_a_deadline_in_the_queue_is_kept(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        answer = await stand.chat(max_tokens=400, headers={"x-kvbudget-deadline-ms": "60"})
+        assert answer.status_code == 429
+        assert stand.outcomes() == {"expired": 1}
+        stand.engine.release.set()
+        await first
+
+    play(scene, {"count": 100, "hold": True})
+
+
+def test_a_more_urgent_request_goes_first(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        bulk = asyncio.create_task(stand.chat(max_tokens=401, headers={"x-kvbudget-priority": "9"}))
+        await stand.until(lambda: len(stand.service.gate.queue) == 1)
+        urgent = asyncio.create_task(stand.chat(max_tokens=402, headers={"x-kvbudget-priority": "-1"}))
+        await stand.until(lambda: len(stand.service.gate.queue) == 2)
+        stand.engine.release.set()
+        await asyncio.gather(first, bulk, urgent)
+        assert [ask["max_tokens"] for ask in stand.engine.requests] == [400, 402, 401]
+
+    play(scene, {"count": 100, "hold": True})
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"{", {}),
+        (b"[]", {}),
+        (b'{"messages": 5}', {}),
+        (b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": "many"}', {}),
+        (b'{"messages": [{"role": "user", "content": "x"}], "n": 0}', {}),
+        (b'{"messages": [{"role": "user", "content": "x"}]}', {"x-kvbudget-tenant": "a b"}),
+        (b'{"messages": [{"role": "user", "content": "x"}]}', {"x-kvbudget-priority": "high"}),
+        (b'{"messages": [{"role": "user", "content": "x"}]}', {"x-kvbudget-deadline-ms": "0"}),
+    ],
+)
+def test_what_cannot_be_understood_is_400_and_never_reaches_the_engine(
+    play: Play, body: bytes, headers: dict[str, str]
+) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.client.post("/v1/chat/completions", content=body, headers=headers)
+        assert answer.status_code == 400
+        assert isinstance(error_of(answer)["code"], str)
+        assert stand.engine.requests == []
+        assert stand.refusals() == {"bad_request": 1}
+
+    play(scene)
+
+
+def test_unknown_paths_and_methods_are_refused_in_the_same_form(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        for method, path, status in (
+            ("GET", "/admin", 404),
+            ("GET", "/v1/chat/completions", 405),
+            ("POST", "/v1/chat/completions/batch", 404),
+        ):
+            answer = await stand.client.request(method, path)
+            assert answer.status_code == status
+            error_of(answer)
+        assert (await stand.client.get("/health")).json() == {"status": "ok"}
+
+    play(scene)
+
+
+# The client leaves
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_let_go_at_the_engine_at_once(play: Play, stream: bool) -> None:
+    async def scene(stand: Stand) -> None:
+        _, writer = await stand.open_chat(stream=stream)
+        await stand.until(lambda: len(stand.engine.requests) == 1 and stand.promised() > 0)
+        writer.close()
+        await stand.until(lambda: stand.engine.closed == 1 and stand.promised() == 0, within_s=1)
+        assert stand.outcomes() == {"client_gone": 1}
+
+    play(scene, {"hold": True})
+
+
+def test_a_client_that_leaves_midway_is_let_go(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        reader, writer = await stand.open_chat(stream=True)
+        await reader.readuntil(b'{"n":2}')
+        writer.transport.abort()
+        await stand.until(lambda: stand.engine.closed == 1 and stand.promised() == 0, within_s=1)
+
+    play(scene, {"hold": True})
+
+
+def test_a_client_that_leaves_the_queue_is_forgotten(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        _, writer = await stand.open_chat(max_tokens=400)
+        await stand.until(lambda: len(stand.service.gate.queue) == 1)
+        writer.close()
+        await stand.until(lambda: len(stand.service.gate.queue) == 0, within_s=1)
+        assert stand.outcomes() == {"withdrawn": 1}
+        stand.engine.release.set()
+        await first
+        assert len(stand.engine.requests) == 1
+
+    play(scene, {"count": 100, "hold": True})
+
+
+def test_a_client_that_leaves_while_it_is_counted_never_arrives(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        _, writer = await stand.open_chat()
+        await stand.until(lambda: len(stand.service.reception.counting) == 1)
+        writer.close()
+        await stand.until(lambda: stand.outcomes() == {"withdrawn": 1}, within_s=1)
+        stand.engine.release.set()
+        await stand.until(lambda: not stand.service.reception.counting)
+        assert stand.engine.requests == []
+
+    play(scene, {"hold_counting": True})
+
+
+def test_a_reader_that_stalls_is_counted_at_its_peak_again(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        reader, writer = await stand.open_chat(stream=True)
+        await stand.until(lambda: any(not r.paced for r in stand.service.gate.ledger))
+        writer.transport.abort()
+        await stand.until(lambda: stand.promised() == 0)
+        del reader
+
+    play(scene, {"chunks": 600_000, "hold": True})
+
+
+# The engine fails
+
+
+def test_an_engine_that_breaks_off_before_it_answers_is_502(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat()
+        assert answer.status_code == 502
+        assert error_of(answer)["code"] == "upstream_failed"
+        assert (stand.promised(), stand.outcomes()) == (0, {"upstream_failed": 1})
+
+    play(scene, {"die": "before head"})
+
+
+def test_an_engine_that_dies_midway_gives_the_stream_a_proper_end(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat(stream=True)
+        events = answer.text.strip().split("\n\n")
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "upstream_failed"
+        assert (stand.promised(), stand.outcomes()) == (0, {"upstream_failed": 1})
+
+    play(scene, {"die": "midway"})
+
+
+def test_a_dead_engine_is_503_with_a_time_until_it_is_back(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        port = int(stand.service.backend.url.rsplit(":", 1)[1])
+        await stand.engine.stop()
+        answers = [await stand.chat() for _ in range(2)]
+        for answer in answers:
+            assert (answer.status_code, error_of(answer)["code"]) == (503, "server_is_overloaded")
+            assert int(answer.headers["retry-after"]) >= 1
+        ready = httpx.AsyncClient(base_url=stand.service.admin_url)
+        async with ready:
+            assert (await ready.get("/ready")).status_code == 503
+        stand.engine._server = await asyncio.start_server(stand.engine._serve, "127.0.0.1", port)
+        await stand.until(lambda: stand.service.gate.backend_up)
+        assert (await stand.chat()).status_code == 200
+
+    play(scene)
+
+
+def test_an_engine_that_is_sick_throws_out_who_waits(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        second = asyncio.create_task(stand.chat(max_tokens=400))
+        await stand.until(lambda: len(stand.service.gate.queue) == 1)
+        stand.engine.healthy = False
+        assert (await second).status_code == 503
+        stand.engine.release.set()
+        assert (await first).status_code == 200
+
+    play(scene, {"count": 100, "hold": True})
+
+
+def test_a_pool_that_changes_is_taken_over(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        stand.engine.num_blocks = 3
+        await stand.until(lambda: stand.service.gate.ledger.usable_blocks == 2)
+        answer = await stand.chat(max_tokens=100)
+        assert answer.status_code == 400
+
+    play(scene)
+
+
+def test_drift_between_our_count_and_the_engines_is_counted(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.chat()
+        await stand.chat(stream=True)
+        assert stand.service.gateway.metrics.token_drift == 10
+
+    play(scene, {"count": 10, "usage_prompt_tokens": 15})
+
+
+def test_progress_is_told_to_the_gate_as_it_comes(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        _, writer = await stand.open_chat(stream=True, max_tokens=200)
+        chunks = 5 * PROGRESS_STRIDE
+        await stand.until(lambda: any(r.seen_tokens >= chunks - PROGRESS_STRIDE for r in stand.service.gate.ledger))
+        writer.close()
+
+    play(scene, {"chunks": 5 * PROGRESS_STRIDE, "hold": True})
+
+
+# We go
+
+
+def test_draining_serves_who_is_in_and_refuses_who_comes(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat())
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        stand.service.gateway.start_draining()
+        answer = await stand.chat()
+        assert answer.status_code == 503
+        stand.engine.release.set()
+        assert (await first).status_code == 200
+        assert await stand.service.drain(1.0)
+
+    play(scene, {"hold": True})
+
+
+def test_what_does_not_end_in_time_is_cut_off_and_counted(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat())
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        assert not await stand.service.drain(0.05)
+        assert stand.outcomes() == {"shut_down": 1}
+        with pytest.raises(httpx.HTTPError):
+            (await first).raise_for_status()
+
+    play(scene, {"hold": True})
+
+
+def test_state_and_metrics_tell_the_same(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        first = asyncio.create_task(stand.chat(headers={"x-kvbudget-tenant": "acme"}))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as admin:
+            state = (await admin.get("/v1/state")).json()
+            metrics = (await admin.get("/metrics")).text
+            assert (await admin.get("/ready")).json()["ready"] is True
+        assert state["reserved_blocks_by_tenant"] == {"acme": 2}
+        assert (state["pool"]["usable_blocks"], state["pool"]["held_blocks"]) == (32, 16)
+        instance = stand.service.backend.name
+        assert f'kvbudget_reserved_blocks{{instance="{instance}",tenant="acme"}} 2.0' in metrics
+        assert f'kvbudget_pool_blocks{{instance="{instance}"}} 32.0' in metrics
+        assert f'kvbudget_held_blocks{{instance="{instance}"}} 16.0' in metrics
+        stand.engine.release.set()
+        await first
+
+    play(scene, {"count": 10, "hold": True})

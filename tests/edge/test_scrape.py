@@ -1,0 +1,34 @@
+import pytest
+
+from kvbudget.edge.scrape import reading_of
+from kvbudget.errors import InputError
+
+LABELS = 'block_size="32",num_gpu_blocks="65",kv_cache_size_tokens="2080",kv_cache_max_concurrency="2.03125",engine="0"'
+TEXT = f"""# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{{LABELS}}} 1.0
+vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 0.25
+vllm:num_requests_running{{engine="0",model_name="m"}} 3.0
+vllm:num_requests_waiting{{engine="0",model_name="m"}} 2.0
+vllm:num_requests_waiting_by_reason{{engine="0",model_name="m",reason="capacity"}} 2.0
+vllm:num_preemptions_total{{engine="0",model_name="m"}} 7.0
+vllm:num_preemptions_created{{engine="0",model_name="m"}} 1.7e+09
+other_metric garbage that no parser takes
+"""
+
+
+def test_the_pool_and_the_load_are_read() -> None:
+    reading = reading_of(TEXT)
+    assert reading.pool is not None
+    assert (reading.pool.num_blocks, reading.pool.usable_blocks, reading.pool.block_size) == (65, 64, 32)
+    assert (reading.usage, reading.running, reading.waiting, reading.preemptions) == (0.25, 3, 2, 7)
+
+
+def test_what_is_not_exported_is_unknown_not_zero() -> None:
+    reading = reading_of("# nothing here\n")
+    assert (reading.pool, reading.usage, reading.running, reading.preemptions) == (None, None, None, None)
+
+
+def test_a_damaged_wanted_line_is_an_error() -> None:
+    with pytest.raises((ValueError, InputError)):
+        reading_of('vllm:kv_cache_usage_perc{engine="0" 0.25')
