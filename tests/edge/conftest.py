@@ -17,7 +17,7 @@ from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 
 METRICS = (
-    'vllm:cache_config_info{block_size="16",num_gpu_blocks="%d",kv_cache_size_tokens="None",engine="0"} 1.0\n'
+    'vllm:cache_config_info{block_size="16",num_gpu_blocks="%d",%s,engine="0"} 1.0\n'
     'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
 )
 
@@ -30,6 +30,7 @@ class ScriptedEngine:
     """
 
     num_blocks: int = 33
+    cache_labels: str = 'kv_cache_size_tokens="None"'
     max_model_len: int | None = 512
     count: int | None = None  # what /tokenize says; None: 4 bytes a token
     healthy: bool = True
@@ -75,7 +76,7 @@ class ScriptedEngine:
         if path == "/health":
             return self._json(writer, {} if self.healthy else {"error": "sick"}, 200 if self.healthy else 500)
         if path == "/metrics":
-            return self._send(writer, "text/plain", (METRICS % self.num_blocks).encode())
+            return self._send(writer, "text/plain", (METRICS % (self.num_blocks, self.cache_labels)).encode())
         if path == "/v1/models":
             return self._json(writer, {"data": [{"id": "m", "max_model_len": self.max_model_len}]})
         if path == "/tokenize":
@@ -180,7 +181,7 @@ class Stand:
 
 
 @asynccontextmanager
-async def _stand(engine: ScriptedEngine, **config: object) -> AsyncIterator[Stand]:
+async def _stand(engine: ScriptedEngine, look_for_s: float, **config: object) -> AsyncIterator[Stand]:
     url = await engine.start()
     gate = GateConfig(**{"policy": Policy.WORST_CASE, "abort_tail_ns": 0, **config})  # type: ignore[arg-type]
     settings = ServiceSettings(
@@ -191,7 +192,7 @@ async def _stand(engine: ScriptedEngine, **config: object) -> AsyncIterator[Stan
         default_max_tokens=64,
         upstream_limits=UpstreamLimits(response_s=5.0),
     )
-    service = await start_service(settings)
+    service = await start_service(settings, look_for_s=look_for_s)
     try:
         async with httpx.AsyncClient(base_url=service.url, timeout=10) as client:
             yield Stand(engine, service, client)
@@ -209,9 +210,9 @@ Scene = Callable[[Stand], Awaitable[None]]
 def play() -> Callable[..., None]:
     """`play(scene, engine={...}, **gate config)`: run an async scene on a stand; nothing may stay promised."""
 
-    def run(scene: Scene, engine: dict[str, object] | None = None, **config: object) -> None:
+    def run(scene: Scene, engine: dict[str, object] | None = None, look_for_s: float = 10.0, **config: object) -> None:
         async def all_of_it() -> None:
-            async with _stand(ScriptedEngine(**(engine or {})), **config) as stand:  # type: ignore[arg-type]
+            async with _stand(ScriptedEngine(**(engine or {})), look_for_s, **config) as stand:  # type: ignore[arg-type]
                 async with asyncio.timeout(30):
                     await scene(stand)
 

@@ -1,9 +1,13 @@
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 
+import kvbudget.edge
 from kvbudget.edge.answers import ANSWERS, Refuser, retry_headers
+from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
@@ -64,3 +68,19 @@ def test_the_overload_code_can_be_another() -> None:
     assert refuser.answer(reject(Refusal.QUEUE_FULL))[0] == 529
     assert refuser.answer(reject(Refusal.NEVER_FITS))[0] == 400
     assert refuser.answer(reject(Refusal.DRAINING))[0] == 503
+
+
+def test_every_code_that_is_sent_has_a_type_in_the_table() -> None:
+    sent = {answer.code for answer in ANSWERS.values()}
+    for file in (Path(kvbudget.edge.__file__).parent).rglob("*.py"):
+        if "http" not in file.parts:
+            sent |= set(re.findall(r'(?:plain_error|_give_up)\([^)]*"([a-z_]+)"\)', file.read_text()))
+    assert {"upstream_failed", "not_found"} <= sent
+    assert sent <= set(ERROR_TYPES)
+
+
+def test_a_prompt_that_was_only_bounded_is_not_claimed_to_be_counted() -> None:
+    refuser = Refuser("p", random.Random(1))
+    for refusal in (Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.QUEUE_FULL):
+        assert b"not counted exactly" in refuser.answer(reject(refusal), exact=False)[2]
+        assert b"not counted exactly" not in refuser.answer(reject(refusal))[2]

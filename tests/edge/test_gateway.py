@@ -343,6 +343,19 @@ def test_a_pool_that_changes_is_taken_over(play: Play) -> None:
     play(scene)
 
 
+def test_a_pool_of_several_groups_is_refused_by_name_instead_of_counted_wrongly(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as admin:
+            told = (await admin.get("/ready")).json()["problem"]
+        assert "several KV cache groups" in told
+        assert "--pool-blocks" in told
+        assert (await stand.chat()).status_code == 503
+
+    # Two groups of 16-token blocks: 512 tokens take 64 blocks, not 32.
+    labels = 'kv_cache_size_tokens="5120",kv_cache_max_concurrency="10.0"'
+    play(scene, {"num_blocks": 640, "cache_labels": labels}, look_for_s=0.3)
+
+
 def test_drift_between_our_count_and_the_engines_is_counted(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         await stand.chat()

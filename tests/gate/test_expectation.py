@@ -38,7 +38,7 @@ def test_room_that_is_there_needs_no_waiting() -> None:
 
 
 def test_the_wait_ends_with_whose_end_brings_enough_blocks_and_places() -> None:
-    expectation = Expectation(ns_per_token=SECOND)
+    expectation = Expectation(ns_per_token=SECOND, learned=True)
     ledger = a_ledger_of(16, 32, 48)  # 2, 3 and 4 blocks; 16, 32 and 48 s
     waits = [
         expectation.wait_ns(ledger, missing_blocks=blocks, missing_sequences=places, now_ns=0) // SECOND
@@ -48,7 +48,7 @@ def test_the_wait_ends_with_whose_end_brings_enough_blocks_and_places() -> None:
 
 
 def test_what_has_been_seen_shortens_the_wait() -> None:
-    expectation = Expectation(ns_per_token=SECOND)
+    expectation = Expectation(ns_per_token=SECOND, learned=True)
     ledger = a_ledger_of(32)
     ledger.progress("r0", 20, 1)
     assert expectation.wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=0) == 12 * SECOND
@@ -57,7 +57,13 @@ def test_what_has_been_seen_shortens_the_wait() -> None:
 
 
 def test_nothing_longer_than_two_minutes_is_told() -> None:
-    expectation = Expectation(ns_per_token=SECOND)
+    expectation = Expectation(ns_per_token=SECOND, learned=True)
     ledger = a_ledger_of(500)
     assert expectation.wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=0) == MAX_WAIT_NS
     assert expectation.wait_ns(ledger, missing_blocks=10**6, missing_sequences=0, now_ns=0) == MAX_WAIT_NS
+
+
+def test_before_anybody_ended_the_pace_of_those_that_stream_is_taken() -> None:
+    ledger = a_ledger_of(100, 100)
+    ledger.progress("r0", 50, 1)
+    assert Expectation().wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=5 * SECOND) == 5 * SECOND

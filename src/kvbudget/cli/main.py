@@ -81,6 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The flags of one command, for the reference."""
+    parser = argparse.ArgumentParser(prog=f"kvbudget {name}", formatter_class=_Help)
+    _load(name).add_arguments(parser)
+    return parser
+
+
 def _load(name: str) -> Command:
     """The module of a command. Exits with what to install when a library of its extra is missing."""
     try:

@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
-from kvbudget.edge.metrics import gauge
 from kvbudget.edge.reception import Reception
 
 # The state page is read by people; the gauges hold the totals.
@@ -52,36 +51,44 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
     )
 
 
+GAUGES = {
+    "kvbudget_pool_blocks": "Blocks that requests can use, the null block aside.",
+    "kvbudget_reserved_blocks": "Blocks promised to living requests at their worst common moment, by tenant.",
+    "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
+    "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
+    "kvbudget_margin_blocks": "Blocks kept back on purpose.",
+    "kvbudget_backend_up": "1 if the engine answers, else 0.",
+    "kvbudget_queue_requests": "Requests that wait for room.",
+    "kvbudget_queue_tokens": "Tokens of the requests that wait.",
+}
+
+
 def gauges(reception: Reception) -> Iterable[Metric]:
     """The gauges of the contract, computed at scrape time from the one ledger."""
-    gateway = reception.gateway
-    gate, instance = gateway.gate, gateway.backend.name
+    gate, instance = reception.gateway.gate, reception.gateway.backend.name
     ledger = gate.ledger
-    yield gauge(
-        "kvbudget_pool_blocks", "Blocks that requests can use, the null block aside.", instance, ledger.usable_blocks
-    )
-    reserved = GaugeMetricFamily(
-        "kvbudget_reserved_blocks",
-        "Blocks promised to living requests at their worst common moment.",
-        labels=["instance", "tenant"],
-    )
+    held = held_blocks(reception.gateway)
+    values: dict[str, float] = {
+        "kvbudget_pool_blocks": ledger.usable_blocks,
+        "kvbudget_ledger_reserved_blocks": gate.promised_blocks(),
+        "kvbudget_margin_blocks": ledger.margin_blocks,
+        "kvbudget_backend_up": float(gate.backend_up),
+        "kvbudget_queue_requests": len(gate.queue),
+        "kvbudget_queue_tokens": gate.queue.tokens,
+    }
+    if held is not None:
+        values["kvbudget_held_blocks"] = held
+    for name, value in values.items():
+        queue = name.startswith("kvbudget_queue_")  # one queue before all instances
+        family = GaugeMetricFamily(name, GAUGES[name], labels=[] if queue else ["instance"])
+        family.add_metric([] if queue else [instance], value)
+        yield family
+    name = "kvbudget_reserved_blocks"
+    reserved = GaugeMetricFamily(name, GAUGES[name], labels=["instance", "tenant"])
     by_tenant = gate.promised_by_tenant()
     for tenant in sorted(reception.identities.tenants | by_tenant.keys()):
         reserved.add_metric([instance, tenant], by_tenant.get(tenant, 0))
     yield reserved
-    yield gauge(
-        "kvbudget_ledger_reserved_blocks",
-        "Blocks promised by all replicas over this pool.",
-        instance,
-        gate.promised_blocks(),
-    )
-    held = held_blocks(gateway)
-    if held is not None:
-        yield gauge("kvbudget_held_blocks", "Blocks in use by the engine's own word.", instance, held)
-    yield gauge("kvbudget_margin_blocks", "Blocks kept back on purpose.", instance, ledger.margin_blocks)
-    yield gauge("kvbudget_backend_up", "Whether the engine answers.", instance, float(gate.backend_up))
-    yield GaugeMetricFamily("kvbudget_queue_requests", "Requests that wait for room.", value=len(gate.queue))
-    yield GaugeMetricFamily("kvbudget_queue_tokens", "Tokens of the requests that wait.", value=gate.queue.tokens)
 
 
 def held_blocks(gateway: Gateway) -> int | None:

@@ -1,4 +1,4 @@
-"""What each refusal of the gate looks like over HTTP: one table from `Refusal` to status, type and code."""
+"""What each refusal of the gate looks like over HTTP: one table from `Refusal` to status and code."""
 
 import math
 import random
@@ -15,29 +15,32 @@ from kvbudget.gate.refusals import Refusal
 _JITTER = 0.25
 _MAX_RETRY_S = 120.0
 _UNREACHABLE_RETRY_NS = 5_000_000_000
+_BOUNDED = (
+    " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
+    "gate counts exactly with --tokenizer PATH or engine."
+)
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, type and code of one refusal; `retry`: whether coming back later can help."""
+    """Status and code of one refusal; `retry`: whether coming back later can help."""
 
     status: int
-    type: str
     code: str
     retry: bool
 
 
 ANSWERS: dict[Refusal, Answer] = {
-    Refusal.CONTEXT_EXCEEDED: Answer(400, "invalid_request_error", "context_length_exceeded", retry=False),
-    Refusal.NEVER_FITS: Answer(400, "invalid_request_error", "context_length_exceeded", retry=False),
-    Refusal.TOO_MANY_SEQUENCES: Answer(400, "invalid_request_error", "too_many_sequences", retry=False),
-    Refusal.BAD_REQUEST: Answer(400, "invalid_request_error", "invalid_value", retry=False),
-    Refusal.POOL_FULL: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
-    Refusal.QUEUE_FULL: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
-    Refusal.DEADLINE: Answer(429, "rate_limit_error", "rate_limit_exceeded", retry=True),
-    Refusal.DRAINING: Answer(503, "service_unavailable_error", "server_is_overloaded", retry=True),
-    Refusal.NO_BACKEND: Answer(503, "service_unavailable_error", "server_is_overloaded", retry=True),
+    Refusal.CONTEXT_EXCEEDED: Answer(400, "context_length_exceeded", retry=False),
+    Refusal.NEVER_FITS: Answer(400, "context_length_exceeded", retry=False),
+    Refusal.TOO_MANY_SEQUENCES: Answer(400, "too_many_sequences", retry=False),
+    Refusal.BAD_REQUEST: Answer(400, "invalid_value", retry=False),
+    Refusal.POOL_FULL: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.QUEUE_FULL: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.DEADLINE: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
+    Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
 }
 
 
@@ -49,8 +52,9 @@ class Refuser:
         self.jitter = jitter
         self._overload_status = overload_status
 
-    def answer(self, reject: Reject) -> tuple[int, Headers, bytes]:
-        """The whole HTTP answer of a refusal, without the request's own headers."""
+    def answer(self, reject: Reject, *, exact: bool = True) -> tuple[int, Headers, bytes]:
+        """The whole HTTP answer of a refusal. `exact` False: the prompt was not counted, only bounded, and that is
+        said, because a shorter bound may be had by another way of counting."""
         answer = ANSWERS[reject.refusal]
         status = self._overload_status if answer.status == 429 else answer.status
         headers = [*_JSON, (b"x-kvbudget-queue-ms", b"%d" % (reject.waited_ns // 1_000_000))]
@@ -58,15 +62,20 @@ class Refuser:
             headers += retry_headers(reject.retry_after_ns, self.jitter)
         else:
             headers.append((b"x-should-retry", b"false"))
+        message = self._message(reject) + ("" if exact or answer.status == 503 else _BOUNDED)
         param = "max_tokens" if reject.refusal is Refusal.NEVER_FITS else None
-        return status, headers, error_body(self._message(reject), answer.type, param, answer.code)
+        return (
+            status,
+            headers,
+            error_body(message, None, param, answer.code),
+        )
 
     def unreachable(self, engine: str) -> tuple[int, Headers, bytes]:
         """The answer of a request that was admitted, but found no engine."""
         answer = ANSWERS[Refusal.NO_BACKEND]
         told = f"The engine at {engine} cannot be reached; please try again later."
         headers = [*_JSON, *retry_headers(_UNREACHABLE_RETRY_NS, self.jitter)]
-        return answer.status, headers, error_body(told, answer.type, None, answer.code)
+        return answer.status, headers, error_body(told, None, None, answer.code)
 
     def _message(self, reject: Reject) -> str:
         match reject.refusal:
@@ -143,5 +152,4 @@ def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -
 
 def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:
     """Answer with an error that is no refusal of the gate."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    exchange.respond(status, [*_JSON, (b"x-request-id", request_id)], error_body(message, kind, None, code))
+    exchange.respond(status, [*_JSON, (b"x-request-id", request_id)], error_body(message, None, None, code))

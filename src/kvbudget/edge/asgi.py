@@ -49,11 +49,15 @@ class AsgiServer:
 
     async def close(self) -> None:
         """Stop at once: answers in flight are cut off."""
-        self._server.should_exit = True
+        self._server.should_exit = self._server.force_exit = True
+        self._abort_all()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._abort_all()  # uvicorn looks at should_exit ten times a second and accepts until then
+        self._listener.close()
+
+    def _abort_all(self) -> None:
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._listener.close()
 
 
 async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:

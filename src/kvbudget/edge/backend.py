@@ -45,7 +45,7 @@ class EngineFacts:
 class Backend:
     """One engine instance. `watch` looks at it again and again and tells of every change."""
 
-    def __init__(self, url: str, upstream: Upstream, *, interval_s: float = 2.0, down_interval_s: float = 0.5) -> None:
+    def __init__(self, url: str, upstream: Upstream, *, interval_s: float = 2.0, down_interval_s: float = 0.2) -> None:
         self.upstream = upstream
         self.url = url
         self.name = url.split("://", 1)[-1].rstrip("/")

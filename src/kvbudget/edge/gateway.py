@@ -157,7 +157,7 @@ class Gateway:
         flow.let_go()
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        status, headers, body = self._refuser.answer(command)
+        status, headers, body = self._refuser.answer(command, exact=flow.exact)
         flow.exchange.respond(status, [*headers, (b"x-request-id", flow.identity.request_id)], body)
 
     # Requests go on and end

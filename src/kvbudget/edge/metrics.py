@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvbudget.gate.refusals import Outcome, Refusal
@@ -102,10 +102,3 @@ class GateMetrics(Collector):
         yield CounterMetricFamily(
             "kvbudget_ledger_errors", "Misuses of the ledger that were caught; each is a bug.", self.ledger_errors
         )
-
-
-def gauge(name: str, text: str, instance: str, value: float) -> GaugeMetricFamily:
-    """One gauge of one engine instance."""
-    family = GaugeMetricFamily(name, text, labels=["instance"])
-    family.add_metric([instance], value)
-    return family

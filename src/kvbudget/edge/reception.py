@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from itertools import count
 
 from kvbudget.edge.answers import bad_request, plain_error
@@ -30,7 +29,7 @@ class Reception:
         self.gateway = gateway
         self.counter = counter
         self.identities = identities
-        self.counting: set[asyncio.Task[None]] = set()
+        self.counting: dict[asyncio.Future[Count], Flow] = {}
         self._bound = BoundCounter()
         self._keys = count(1)
 
@@ -53,9 +52,10 @@ class Reception:
 
     async def stop(self) -> None:
         """Cancel what is still being counted; its clients are told."""
-        for task in list(self.counting):
-            task.cancel()
-        await asyncio.gather(*self.counting, return_exceptions=True)
+        waiting = list(self.counting)
+        for counting in waiting:
+            counting.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     def _uncharged(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/health":
@@ -85,29 +85,29 @@ class Reception:
         if isinstance(counted, Count):
             self.gateway.arrive(flow, ask, counted)
         else:
-            task = asyncio.get_running_loop().create_task(self._count_then_arrive(flow, ask, counted))
-            self.counting.add(task)
-            task.add_done_callback(self.counting.discard)
+            # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
+            counting = asyncio.ensure_future(counted)
+            self.counting[counting] = flow
+            counting.add_done_callback(lambda done: self._counted(flow, ask, done))
 
-    async def _count_then_arrive(self, flow: Flow, ask: Ask, counting: Awaitable[Count]) -> None:
-        try:
-            counted = await counting
-        except BadRequestError as error:
-            if flow.state is State.COUNTING:
-                flow.state = State.OVER
-                self._refuse(flow.exchange, flow.identity.request_id, error)
-            return
-        except CountFailedError as error:
-            counted = self._bound_instead(ask, error)
-        except asyncio.CancelledError:
+    def _counted(self, flow: Flow, ask: Ask, counting: asyncio.Future[Count]) -> None:
+        """The count came, or will not come. Called exactly once for each flow that had to wait for it."""
+        del self.counting[counting]
+        error = None if counting.cancelled() else counting.exception()
+        if flow.state is not State.COUNTING:
+            return  # its client left meanwhile
+        if counting.cancelled():
             self._give_up(flow, 503, "This gate is shutting down.", "server_is_overloaded")
-            raise
-        except Exception:  # a bug of the counter: the client must get an answer all the same
-            log.exception("counting failed in a way that no counter should")
+        elif error is None:
+            self.gateway.arrive(flow, ask, counting.result())
+        elif isinstance(error, BadRequestError):
+            flow.state = State.OVER
+            self._refuse(flow.exchange, flow.identity.request_id, error)
+        elif isinstance(error, CountFailedError):
+            self.gateway.arrive(flow, ask, self._bound_instead(ask, error))
+        else:  # a bug of the counter: the client must get an answer all the same
+            log.error("counting failed in a way that no counter should", exc_info=error)
             self._give_up(flow, 500, "The prompt could not be counted.", "internal_error")
-            return
-        if flow.state is State.COUNTING:
-            self.gateway.arrive(flow, ask, counted)
 
     def _refuse(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
         metrics = self.gateway.metrics

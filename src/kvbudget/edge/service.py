@@ -134,8 +134,12 @@ class GateService:
         if not facts.up:
             self.gateway.backend_changed(False)
             return
-        pool = facts.reading.pool if facts.reading is not None else None
         settings = self.settings
+        pool = facts.reading.pool if facts.reading is not None else None
+        problem = facts.problem or "no vllm:cache_config_info on /metrics"
+        if pool is not None and pool.single_group is False:
+            # Sliding windows, state layers: a request holds blocks by rules that block_size alone does not tell.
+            pool, problem = None, "the engine has several KV cache groups, which this version does not account for"
         usable = settings.pool_blocks if settings.pool_blocks is not None else pool.usable_blocks if pool else None
         block_size = settings.block_size or (pool.block_size if pool else 16)
         if usable is None:
@@ -144,8 +148,7 @@ class GateService:
                 facts.models,
                 facts.max_context,
                 facts.reading,
-                f"the size of its pool is unknown ({facts.problem or 'no vllm:cache_config_info on /metrics'}): "
-                "give --pool-blocks and --block-size",
+                f"the pool cannot be read from the engine ({problem}): give --pool-blocks and --block-size",
             )
             self.gateway.backend_changed(False)
             return

@@ -7,7 +7,7 @@ from kvbudget.pool.ledger import Reservation
 
 # Clients of the OpenAI SDKs ignore a longer time and do not retry at all (openai-python `_base_client.py`).
 MAX_WAIT_NS = 120 * 10**9
-_START_NS_PER_TOKEN = 30_000_000  # until the first request has ended: an ordinary decode step of a large model
+_START_NS_PER_TOKEN = 20_000_000  # until a token was seen: an ordinary decode step of a large model
 _START_SHARE = 1.0  # until then, everybody is expected to use all of its max_new_tokens
 _WEIGHT = 0.1  # of the newest observation
 
@@ -18,7 +18,7 @@ class Expectation:
 
     ns_per_token: float = _START_NS_PER_TOKEN
     used_share: float = _START_SHARE
-    _learned: bool = False
+    learned: bool = False
 
     def learn(self, ended: Reservation, output_tokens: int, now_ns: int) -> None:
         """Take in a request that the engine finished with `output_tokens` per sequence."""
@@ -26,10 +26,16 @@ class Expectation:
             return
         ns_per_token = (now_ns - ended.made_ns) / output_tokens
         share = min(1.0, output_tokens / max(1, ended.footprint.max_new_tokens))
-        weight = _WEIGHT if self._learned else 1.0
-        self._learned = True
+        weight = _WEIGHT if self.learned else 1.0
+        self.learned = True
         self.ns_per_token += weight * (ns_per_token - self.ns_per_token)
         self.used_share += weight * (share - self.used_share)
+
+    def _guess_from(self, living: list[Reservation], now_ns: int) -> None:
+        """Before anybody ended: the pace of those that stream, the slowest of them to be cautious."""
+        paces = [(now_ns - one.made_ns) / one.seen_tokens for one in living if one.paced and one.seen_tokens]
+        if paces:
+            self.ns_per_token = max(paces)
 
     def remaining_ns(self, living: Reservation, now_ns: int) -> int:
         """How much longer this reservation is expected to live; at least one token's time."""
@@ -51,6 +57,9 @@ class Expectation:
         """Time until so many blocks and sequences have come back, at most MAX_WAIT_NS."""
         if missing_blocks <= 0 and missing_sequences <= 0:
             return 0
+        living = list(living)
+        if not self.learned:
+            self._guess_from(living, now_ns)
         for left_ns, ending in sorted(
             ((self.remaining_ns(one, now_ns), one) for one in living), key=lambda pair: pair[0]
         ):

@@ -13,9 +13,11 @@ HTTP_BAD_REQUEST = 400
 _INVALID = "invalid_request_error"
 _RATE = "rate_limit_error"
 _UNAVAILABLE = "service_unavailable_error"
+_SERVER = "server_error"
 
 # Code -> type. Every code that the gate sends stands here; docs and tests read this table.
 ERROR_TYPES: dict[str, str] = {
+    # the body or a header
     "invalid_json": _INVALID,
     "invalid_value": _INVALID,
     "duplicate_field": _INVALID,
@@ -28,16 +30,16 @@ ERROR_TYPES: dict[str, str] = {
     "prompt_refused_by_engine": _INVALID,
     "prompt_too_large": _INVALID,
     "unbroken_run_too_long": _INVALID,
+    "not_found": _INVALID,
+    "method_not_allowed": _INVALID,
+    # the gate's refusals
     "context_length_exceeded": _INVALID,
-    "request_too_large": _INVALID,
-    "request_timeout": _INVALID,
-    "model_not_found": _INVALID,
+    "too_many_sequences": _INVALID,
     "rate_limit_exceeded": _RATE,
-    "slow_down": _RATE,
     "server_is_overloaded": _UNAVAILABLE,
-    "count_failed": "server_error",
-    "upstream_error": "server_error",
-    "internal_error": "server_error",
+    # the engine, or we
+    "upstream_failed": _SERVER,
+    "internal_error": _SERVER,
 }
 # Only the head of a value that a stranger sent is repeated to him.
 _SHOWN_CHARS = 60

@@ -15,9 +15,9 @@ def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
     `ask.raw` itself (the same object) when it already says that. Else only that number is replaced or inserted, and
     larger caps under other names are lowered to it; every other byte, numbers and escapes included, stays as it came.
     """
-    if ask.max_new_field == "max_tokens" and ask.body.get("max_tokens") == max_new_tokens:
-        if _NO_OTHER_NAME(ask.body.keys()):
-            return ask.raw  # what most bodies are, without looking at each name
+    body = ask.body
+    if ask.max_new_field == "max_tokens" and body.get("max_tokens") == max_new_tokens and _NO_OTHER_NAME(body.keys()):
+        return ask.raw  # what most bodies are, without looking at each name
     edits = _edits(ask, max_new_tokens)
     if not edits:
         return ask.raw
