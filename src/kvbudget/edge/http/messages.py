@@ -1,0 +1,117 @@
+"""Decides how heads of HTTP/1.1 messages look on the wire and which headers may cross a proxy."""
+
+import http
+import json
+from collections.abc import Callable, Collection
+
+Headers = list[tuple[bytes, bytes]]
+"""Names lower-cased, values without surrounding blanks, in the order of the wire."""
+
+ErrorBody = Callable[[int, str, str], bytes]
+"""(status, code, message) -> the JSON body of an error that the data plane answers by itself."""
+
+# RFC 9110, 7.6.1: they speak about one connection. Proxy-Authenticate/-Authorization are meant for the next hop only.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NEVER_NAMED = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})
+_NO_OPTIONS: frozenset[bytes] = frozenset()
+_KEEP_ALIVE_OPTION = frozenset({b"keep-alive"})
+_join_field = b": ".join
+_CR, _LF, _BLANK = b"\r\n "
+_PHRASES = {int(status): status.phrase.encode() for status in http.HTTPStatus}
+_STATUS_LINES = {code: b"HTTP/1.1 %d %s" % (code, phrase) for code, phrase in _PHRASES.items()}
+_TYPE_OF_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+def status_phrase(status: int) -> bytes:
+    """The registered reason phrase, empty for codes that have none."""
+    return _PHRASES.get(status, b"")
+
+
+def has_no_body(status: int) -> bool:
+    """True where a response ends with its head whatever its headers say: 1xx, 204 and 304 (RFC 9112, 6.3)."""
+    return status in (204, 304) or 100 <= status < 200
+
+
+def connection_options(headers: Headers) -> frozenset[bytes]:
+    """The lower-cased tokens of all Connection headers."""
+    values = [field[1] for field in headers if field[0] == b"connection"]
+    if not values:
+        return _NO_OPTIONS
+    joined = b",".join(values).lower()
+    if joined == b"keep-alive":
+        return _KEEP_ALIVE_OPTION
+    return frozenset(option.strip() for option in joined.split(b","))
+
+
+def end_to_end(headers: Headers, without: Collection[bytes] = ()) -> Headers:
+    """`headers` without those of one connection (Connection names some too) and without the names in `without`."""
+    kept = []
+    options = False
+    for field in headers:
+        name = field[0]
+        if name in HOP_BY_HOP:
+            options = options or name == b"connection"
+        elif name not in without:
+            kept.append(field)
+    if options:
+        # Content headers stay even when a peer names them: dropping them would change the message itself.
+        named = connection_options(headers) - _NEVER_NAMED
+        if named:
+            return [field for field in kept if field[0] not in named]
+    return kept
+
+
+def serialise_response_head(status: int, headers: Headers) -> bytes:
+    """Bytes of a response head. Raises ValueError when a field carries CR, LF or NUL."""
+    return _serialise(_STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status, headers)
+
+
+def serialise_request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
+    """Bytes of a request head. Raises ValueError when a part carries CR, LF or NUL, or the target a blank."""
+    first = b"%s %s HTTP/1.1" % (method, target)
+    if first.count(_BLANK) != 2 or not method or not target:
+        raise ValueError(f"not a request line: {method[:40]!r} {target[:80]!r}")
+    return _serialise(first, headers)
+
+
+def _serialise(first: bytes, headers: Headers) -> bytes:
+    head = b"\r\n".join([first, *map(_join_field, headers), b"", b""])
+    ends = len(headers) + 2
+    # Every line brings exactly one CR and one LF; any more came inside of a name or a value (response splitting).
+    # Looked for as numbers: that takes half the time of looking for bytes.
+    if head.count(_LF) != ends or head.count(_CR) != ends or 0 in head:
+        raise ValueError("a header holds CR, LF or NUL")
+    return head
+
+
+def closing_answer(status: int, body: bytes) -> bytes:
+    """A whole answer with a JSON body after which the connection is closed."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    return serialise_response_head(status, headers) + body
+
+
+def openai_error_body(status: int, code: str, message: str) -> bytes:
+    """`{"error": {message, type, param, code}}` with a string code, the form that OpenAI's clients read."""
+    kind = _TYPE_OF_STATUS.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()

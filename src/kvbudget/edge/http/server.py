@@ -1,0 +1,121 @@
+"""Decides which connections are open: accepts them, bounds their number, sweeps over their time limits, drains them."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from kvbudget.edge.http.connection import ClientConnection
+from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.limits import ServerLimits
+from kvbudget.edge.http.messages import ErrorBody, openai_error_body
+
+__all__ = ["App", "Exchange", "HttpServer", "start_server"]
+
+App = Callable[[Exchange], None]
+"""Called as soon as a request is whole. It answers, now or later; what it raises becomes a 500."""
+
+_LOG = logging.getLogger("kvbudget.http")
+_BACKLOG = 1024
+# A client that lost power sends nothing: probes find it within about two minutes, also while it waits in a queue.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+
+
+async def start_server(
+    app: App, host: str, port: int, limits: ServerLimits, *, on_error: ErrorBody = openai_error_body
+) -> "HttpServer":
+    """Listens on `host`:`port` (0: any free port). `on_error` makes the JSON of errors that never reach the app.
+
+    Raises OSError when the address cannot be had.
+    """
+    loop = asyncio.get_running_loop()
+    server = HttpServer(app, limits, on_error, loop)
+    listener = await loop.create_server(server.new_connection, host, port, backlog=_BACKLOG)
+    for listening in listener.sockets:  # accepted sockets inherit these on Linux
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            listening.setsockopt(socket.IPPROTO_TCP, option, value)
+    server.listen(listener)
+    return server
+
+
+class HttpServer:
+    """A listening server; made by `start_server`."""
+
+    def __init__(self, app: App, limits: ServerLimits, on_error: ErrorBody, loop: asyncio.AbstractEventLoop) -> None:
+        self.app = app
+        self.limits = limits
+        self.on_error = on_error
+        self.draining = False
+        self.port = 0
+        self._loop = loop
+        self._open: set[ClientConnection] = set()
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        """Open client connections."""
+        return len(self._open)
+
+    def stop_accepting(self) -> None:
+        """Closes the listening socket; open connections live on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def close(self, grace_s: float) -> None:
+        """Drains: idle connections close at once, busy ones finish their answer within `grace_s`, then all are cut."""
+        self.stop_accepting()
+        self.draining = True
+        try:
+            for connection in list(self._open):
+                connection.drain()
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                _LOG.warning("%d connections were cut after %.1f s of grace", len(self._open), grace_s)
+        finally:
+            for connection in list(self._open):
+                connection.abort()
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+        await self._empty.wait()
+
+    # For start_server and the connections.
+
+    def new_connection(self) -> ClientConnection:
+        """The protocol of a connection just accepted."""
+        return ClientConnection(self, self._loop)
+
+    def listen(self, listener: asyncio.Server) -> None:
+        """The listener is open."""
+        self._listener = listener
+        self.port = listener.sockets[0].getsockname()[1]
+        self._sweeper = self._loop.call_later(self.limits.sweep_s, self._sweep)
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Counts a new connection in; False when there are too many."""
+        if len(self._open) >= self.limits.connections or self.draining:
+            return False
+        self._open.add(connection)
+        self._empty.clear()
+        return True
+
+    def forget(self, connection: ClientConnection) -> None:
+        """The connection is closed."""
+        self._open.discard(connection)
+        if not self._open:
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        now_s = self._loop.time()
+        for connection in list(self._open):
+            try:
+                connection.sweep(now_s)
+            except Exception:
+                _LOG.exception("error in the sweep over connections")
+        self._sweeper = self._loop.call_later(self.limits.sweep_s, self._sweep)

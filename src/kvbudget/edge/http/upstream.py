@@ -1,0 +1,182 @@
+"""Decides how a request is put to one origin: relayed for a client, or called by the gate itself."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.heads import ResponseHead
+from kvbudget.edge.http.limits import UpstreamLimits
+from kvbudget.edge.http.messages import Headers, end_to_end, serialise_request_head
+from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
+from kvbudget.edge.http.transfer import Failure, Transfer
+from kvbudget.edge.http.upstream_pool import UpstreamPool
+from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
+
+__all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "UpstreamError", "UpstreamLimits", "Watcher"]
+
+CALL_BYTES = 16 * 1024 * 1024
+"""Largest body of an answer to `Upstream.request`."""
+_JOIN_BYTES = 65536
+# Host and length are ours; a 100-continue was answered by the server already.
+_REPLACED = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
+
+
+class UpstreamError(KvbudgetError):
+    """A call by the gate itself failed. `kind` is `unreachable`, `timeout` or `broken`."""
+
+    code = "upstream_failed"
+
+    def __init__(self, kind: Literal["unreachable", "timeout", "broken"], message: str) -> None:
+        super().__init__(message, fix="check that the engine runs and that its address is right")
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer to the gate itself; `body` is de-chunked."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Upstream:
+    """One origin, for instance `http://10.0.0.7:8000` or `http://[::1]:8000/prefix`, and its pooled connections.
+
+    Made inside of a running loop. Raises BadValueError for an address that cannot be used, UnsupportedError for https.
+    """
+
+    def __init__(self, url: str, limits: UpstreamLimits) -> None:
+        self.url = url
+        host, port, self._authority, self._prefix = _parse(url)
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._pool = UpstreamPool(host, port, limits, self._loop)
+
+    @property
+    def connections(self) -> int:
+        """Open connections to the origin."""
+        return self._pool.connections
+
+    @property
+    def idle(self) -> int:
+        """Those of them that wait for a request."""
+        return self._pool.idle
+
+    def relay(
+        self,
+        exchange: Exchange,
+        *,
+        method: bytes,
+        target: bytes,
+        headers: Headers,
+        body: bytes,
+        response_headers: Headers,
+        watcher: Watcher,
+    ) -> Relay:
+        """Sends the request and lets its answer flow to the exchange's client.
+
+        Hop-by-hop headers, Host and Content-Length are set here. `response_headers` replace the upstream's of the same
+        name. Raises ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the
+        exchange is answered already; then the watcher hears nothing.
+        """
+        if (method == b"HEAD") is not (exchange.method == b"HEAD"):
+            raise ValueError("HEAD must be relayed as HEAD: the answers have different ends")
+        request = self._request(method, target, headers, body)
+        relay = Relay(exchange, method, request, response_headers, watcher, self._limits, self._loop)
+        if exchange.gone:
+            self._loop.call_soon(relay.end_at_once)
+        else:
+            exchange.take(relay)
+            self._pool.submit(relay)
+        return relay
+
+    async def request(self, method: bytes, target: bytes, headers: Headers, body: bytes, timeout_s: float) -> Response:
+        """A small call by the gate itself; the answer is read whole, at most 16 MiB. Raises UpstreamError."""
+        call = _Call(method, self._request(method, target, headers, body), self._limits, self._loop)
+        self._pool.submit(call)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call.answer
+        except TimeoutError:
+            raise UpstreamError("timeout", f"{self.url}: no answer within {timeout_s:g} s") from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        """Closes all connections; relays under way end as CANCELLED."""
+        self._pool.close()
+
+    def _request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, ...]:
+        fields = end_to_end(headers, _REPLACED)
+        fields.insert(0, (b"host", self._authority))
+        if body or method not in (b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"):
+            fields.append((b"content-length", b"%d" % len(body)))
+        head = serialise_request_head(method, self._prefix + target, fields)
+        return (head + body,) if len(body) <= _JOIN_BYTES else (head, body)
+
+
+class _Call(Transfer):
+    """An answer read whole."""
+
+    __slots__ = ("_body", "answer")
+
+    def __init__(
+        self, method: bytes, request: tuple[bytes, ...], limits: UpstreamLimits, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(method, request, limits, loop)
+        self.answer: asyncio.Future[Response] = loop.create_future()
+        self._body = bytearray()
+
+    def on_head(self, head: ResponseHead, *, alone: bool) -> None:
+        """Nothing to decide yet."""
+
+    def on_body(self, raw: bytes, body: bytes) -> None:
+        """Gathers."""
+        self._body += body
+        if len(self._body) > CALL_BYTES:
+            self.fail(Failure.BROKEN, f"an answer over the limit of {CALL_BYTES} bytes")
+
+    def on_complete(self) -> None:
+        """Answers."""
+        if self.head is not None and not self.answer.done():
+            self.answer.set_result(Response(self.head.status, list(self.head.headers), bytes(self._body)))
+
+    def on_failure(self, failure: Failure, message: str) -> None:
+        """Answers with the error."""
+        if not self.answer.done():
+            kind: Literal["unreachable", "timeout", "broken"] = "broken"
+            if failure is Failure.UNREACHABLE:
+                kind = "unreachable"
+            elif failure is Failure.TIMEOUT:
+                kind = "timeout"
+            self.answer.set_exception(UpstreamError(kind, message))
+
+    def on_cancelled(self) -> None:
+        """The caller has gone, or the upstream was closed."""
+        if not self.answer.done():
+            self.answer.set_exception(UpstreamError("broken", "the upstream was closed"))
+            self.answer.exception()  # seen: a caller that timed out does not look any more
+
+
+def _parse(url: str) -> tuple[str, int, bytes, bytes]:
+    """Host, port, Host header, path prefix."""
+    what = f"backend address {url[:100]!r}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadValueError(f"{what}: {error}", fix="write http://HOST:PORT") from None
+    if parts.scheme == "https":
+        raise UnsupportedError(
+            f"{what}: https is not spoken to engines yet", fix="use http:// or a TLS proxy beside us"
+        )
+    if parts.scheme != "http" or not host or parts.query or parts.fragment or "@" in parts.netloc:
+        raise BadValueError(f"{what} cannot be used", fix="write http://HOST:PORT, with a path if the engine has one")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise BadValueError(f"{what}: only printable ASCII", fix="write http://HOST:PORT")
+    port = 80 if port is None else port
+    shown = f"[{host}]" if ":" in host else host
+    return host, port, f"{shown}:{port}".encode(), parts.path.rstrip("/").encode()
