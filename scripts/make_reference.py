@@ -33,6 +33,7 @@ REFUSALS = {
     Refusal.QUEUE_FULL: "No room now, and the queue is at its bound of requests or tokens.",
     Refusal.DEADLINE: "No room came free before the deadline (`--queue-seconds` or `x-kvbudget-deadline-ms`).",
     Refusal.DRAINING: "The gate shuts down.",
+    Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",
     Refusal.NO_BACKEND: "The engine cannot be reached, or the size of its pool is not known yet.",
 }
 OUTCOMES = {

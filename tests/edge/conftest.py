@@ -32,7 +32,7 @@ class ScriptedEngine:
     num_blocks: int = 33
     cache_labels: str = 'kv_cache_size_tokens="None"'
     max_model_len: int | None = 512
-    count: int | None = None  # what /tokenize says; None: 4 bytes a token
+    count: int | None = None  # what /tokenize says; None: 4 bytes a token; -1: it fails
     healthy: bool = True
     usage_prompt_tokens: int | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -82,6 +82,8 @@ class ScriptedEngine:
         if path == "/tokenize":
             if self.hold_counting and not await self._held(reader):
                 return False
+            if self.count == -1:
+                return self._json(writer, {"error": "broken"}, 500)
             return self._json(writer, {"count": self._count(body), "max_model_len": 512, "tokens": []})
         if path != "/v1/chat/completions":
             return self._json(writer, {"path": path, "body": body.decode()}, 404 if "missing" in path else 200)

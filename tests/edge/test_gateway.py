@@ -291,6 +291,19 @@ def test_an_engine_that_breaks_off_before_it_answers_is_502(play: Play) -> None:
     play(scene, {"die": "before head"})
 
 
+def test_a_prompt_that_cannot_be_counted_is_charged_by_its_bound_or_told_to_come_back(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        assert (await stand.chat(messages=[{"role": "user", "content": "x" * 10}])).status_code == 200
+        stand.engine.max_model_len = 600  # below the bound of any chat, above its true length
+        await stand.until(lambda: stand.service.gate.max_context == 600)
+        answer = await stand.chat()
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "count_failed")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert stand.refusals() == {"count_failed": 1}
+
+    play(scene, {"count": -1, "num_blocks": 200, "max_model_len": 3000})
+
+
 def test_an_engine_that_dies_midway_gives_the_stream_a_proper_end(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         answer = await stand.chat(stream=True)

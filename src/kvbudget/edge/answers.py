@@ -14,7 +14,7 @@ from kvbudget.gate.refusals import Refusal
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
 _JITTER = 0.25
 _MAX_RETRY_S = 120.0
-_UNREACHABLE_RETRY_NS = 5_000_000_000
+UNREACHABLE_RETRY_NS = 5_000_000_000
 _BOUNDED = (
     " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
     "gate counts exactly with --tokenizer PATH or engine."
@@ -41,6 +41,7 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.DEADLINE: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
+    Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
 }
 
 
@@ -74,7 +75,7 @@ class Refuser:
         """The answer of a request that was admitted, but found no engine."""
         answer = ANSWERS[Refusal.NO_BACKEND]
         told = f"The engine at {engine} cannot be reached; please try again later."
-        headers = [*_JSON, *retry_headers(_UNREACHABLE_RETRY_NS, self.jitter)]
+        headers = [*_JSON, *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
         return answer.status, headers, error_body(told, None, None, answer.code)
 
     def _message(self, reject: Reject) -> str:
@@ -93,6 +94,8 @@ class Refuser:
                 return self._not_now(reject)
             case Refusal.DRAINING:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
+            case Refusal.COUNT_FAILED:
+                return "The prompt's tokens could not be counted just now; please try again shortly."
             case Refusal.NO_BACKEND:
                 return f"The engine behind pool {self._pool_name!r} cannot be reached; please try again later."
 

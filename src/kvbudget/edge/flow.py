@@ -50,6 +50,7 @@ class Flow:
         "exact",
         "exchange",
         "identity",
+        "instead",
         "key",
         "owner",
         "paced",
@@ -69,14 +70,16 @@ class Flow:
         self.state = State.COUNTING
         self.prompt_tokens = 0
         self.exact = False
+        self.instead = False  # bounded only because the counter failed
         self.paced = False
         self.relay: Relay | None = None
         self.seen_events = 0
         self.unreported_events = 0
         exchange.on_gone = self.on_gone
 
-    def counted(self, count: Count) -> None:
-        """Its prompts are counted."""
+    def counted(self, count: Count, *, instead: bool) -> None:
+        """Its prompts are counted, or bounded `instead` because the counter failed."""
+        self.instead = instead
         self.prompt_tokens = sum(count.prompt_tokens)
         self.exact = count.exact
 

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from kvbudget.edge.answers import Refuser, admitted_headers, plain_error
+from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, plain_error
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.http.server import Exchange
@@ -23,7 +23,7 @@ from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, BackendChanged, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
 from kvbudget.gate.gate import Gate, outcome_of
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.gateway")
@@ -69,11 +69,11 @@ class Gateway:
         """All parked and forwarded flows."""
         return self._flows.values()
 
-    def arrive(self, flow: Flow, ask: Ask, counted: Count) -> None:
-        """A request is counted: ask the gate."""
+    def arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool = False) -> None:
+        """A request is counted (or bounded `instead`, where the counter failed): ask the gate."""
         now_ns = self._now_ns()
         received_ns = flow.exchange.received_ns
-        flow.counted(counted)
+        flow.counted(counted, instead=instead)
         self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
         self.metrics.prompt_tokens.observe(flow.prompt_tokens)
         prompts, identity = counted.prompt_tokens, flow.identity
@@ -155,6 +155,9 @@ class Gateway:
         del self._flows[flow.key]
         flow.state = State.OVER
         flow.let_go()
+        if flow.instead and command.refusal in _BY_LENGTH:
+            # Its true length may well fit: that it could not be counted is not the client's fault.
+            command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
         status, headers, body = self._refuser.answer(command, exact=flow.exact)
@@ -303,6 +306,7 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
+_BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS})
 _ENGINE_DONE = frozenset({RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE})
 _UNANSWERED = frozenset(
     {

@@ -70,6 +70,7 @@ class Reception:
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
         gate = self.gateway.gate
+        instead = False
         try:
             identity = self.identities.read(exchange.headers, request_id)
             ask = parse_ask(surface, exchange.body)
@@ -80,10 +81,10 @@ class Reception:
             self._refuse(exchange, request_id, error)
             return
         except CountFailedError as error:
-            counted = self._bound_instead(ask, error)
+            counted, instead = self._bound_instead(ask, error), True
         flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
         if isinstance(counted, Count):
-            self.gateway.arrive(flow, ask, counted)
+            self.gateway.arrive(flow, ask, counted, instead=instead)
         else:
             # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
             counting = asyncio.ensure_future(counted)
@@ -104,7 +105,7 @@ class Reception:
             flow.state = State.OVER
             self._refuse(flow.exchange, flow.identity.request_id, error)
         elif isinstance(error, CountFailedError):
-            self.gateway.arrive(flow, ask, self._bound_instead(ask, error))
+            self.gateway.arrive(flow, ask, self._bound_instead(ask, error), instead=True)
         else:  # a bug of the counter: the client must get an answer all the same
             log.error("counting failed in a way that no counter should", exc_info=error)
             self._give_up(flow, 500, "The prompt could not be counted.", "internal_error")

@@ -18,6 +18,7 @@ class Refusal(StrEnum):
     # Not here.
     DRAINING = "draining"
     NO_BACKEND = "no_backend"
+    COUNT_FAILED = "count_failed"  # its tokens could not be counted, and their upper bound is too much to promise
 
 
 class Outcome(StrEnum):

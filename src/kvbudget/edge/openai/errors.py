@@ -38,6 +38,7 @@ ERROR_TYPES: dict[str, str] = {
     "rate_limit_exceeded": _RATE,
     "server_is_overloaded": _UNAVAILABLE,
     # the engine, or we
+    "count_failed": _SERVER,
     "upstream_failed": _SERVER,
     "internal_error": _SERVER,
 }
