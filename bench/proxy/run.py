@@ -64,7 +64,7 @@ def main() -> int:
     """0 with at least one round measured, 1 with none, 2 when the rig itself cannot run."""
     args = _arguments()
     plan = QUICK if args.quick else FULL
-    names = args.stacks or ["direct", "nginx", "gate", *(["aiohttp"] if args.peers else [])]
+    names = args.stacks or ["direct", "nginx", "gate", "compiled", *(["aiohttp"] if args.peers else [])]
     cores = rig.choose_cores()
     missing: dict[str, str] = {}
     rounds: list[Round] = []

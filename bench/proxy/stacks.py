@@ -13,6 +13,7 @@ from pathlib import Path
 
 import rig
 
+COMPILED = rig.REPOSITORY / ".cache" / "compiled"
 NGINX_INSTALL = "apt-get install --yes nginx-light"
 
 
@@ -79,6 +80,21 @@ http {{
 @contextmanager
 def gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
     """`kvbudget serve` with its ledger on a pool that is never full, prompts counted by the proved bound."""
+    with _gate("kvbudget gate", {}, engine_port, core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """The same, its hot path compiled by `make compile`."""
+    if not (COMPILED / ".ready").exists():
+        raise rig.RigError("not compiled: make compile")
+    with _gate("gate, compiled", {"PYTHONPATH": str(COMPILED)}, engine_port, core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def _gate(name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
     # fmt: off
     command = [
         sys.executable, "-m", "kvbudget", "serve",
@@ -87,11 +103,11 @@ def gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
         "--max-context", str(rig.MAX_MODEL_LEN), "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
     ]
     # fmt: on
-    log = folder / "gate.log"
-    with rig.running(command, core, log=log, pipe=True) as process:
+    log = folder / f"{name}.log"
+    with rig.running(command, core, log=log, pipe=True, environment=environment) as process:
         port = _port_of_ready_line(process, log)
         rig.wait_until_answering(port, process, "the gate", log)
-        yield Stack("kvbudget gate", port, process.pid)
+        yield Stack(name, port, process.pid)
 
 
 def _port_of_ready_line(process: subprocess.Popen[str], log: Path) -> int:
@@ -121,5 +137,5 @@ def _free_port() -> int:
         return port
 
 
-STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "aiohttp": aiohttp_twin}
-ORDER = ("direct", "nginx", "kvbudget gate", "aiohttp twin")
+STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "compiled": compiled_gate, "aiohttp": aiohttp_twin}
+ORDER = ("direct", "nginx", "kvbudget gate", "gate, compiled", "aiohttp twin")

@@ -31,12 +31,17 @@ async def start_server(
     loop = asyncio.get_running_loop()
     server = HttpServer(app, limits, on_error, loop)
     listener = await loop.create_server(server.new_connection, host, port, backlog=_BACKLOG)
-    for listening in listener.sockets:  # accepted sockets inherit these on Linux
+    for listening in _sockets(listener):  # accepted sockets inherit these on Linux
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             listening.setsockopt(socket.IPPROTO_TCP, option, value)
     server.listen(listener)
     return server
+
+
+def _sockets(listener: asyncio.Server) -> list[socket.socket]:
+    """Its sockets: asyncio gives a tuple of them, uvloop a list, and compiled code believes the annotation."""
+    return list(getattr(listener, "sockets"))  # noqa: B009 - an annotated access would be checked for a tuple
 
 
 class HttpServer:
@@ -94,7 +99,7 @@ class HttpServer:
     def listen(self, listener: asyncio.Server) -> None:
         """The listener is open."""
         self._listener = listener
-        self.port = listener.sockets[0].getsockname()[1]
+        self.port = _sockets(listener)[0].getsockname()[1]
         self._sweeper = self._loop.call_later(self.limits.sweep_s, self._sweep)
 
     def admit(self, connection: ClientConnection) -> bool:
