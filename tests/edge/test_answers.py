@@ -9,6 +9,7 @@ import kvbudget.edge
 from kvbudget.edge.answers import ANSWERS, Refuser, retry_headers
 from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.gate.commands import Reject
+from kvbudget.gate.expectation import MAX_WAIT_NS
 from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
@@ -16,7 +17,7 @@ from kvbudget.units import Blocks, Tokens
 def reject(refusal: Refusal, *, retry_after_s: float = 0.0, largest: int = 60) -> Reject:
     return Reject(
         "r", refusal, Tokens(100), Tokens(61), Blocks(11), Blocks(3), Blocks(10), Tokens(160), Tokens(largest), 7,
-        int(retry_after_s * 1e9), 2_500_000_000,
+        int(retry_after_s * 1e9), 1, 0, 256, 2_500_000_000,
     )  # fmt: skip
 
 
@@ -55,11 +56,32 @@ def test_what_does_not_fit_now_names_pool_blocks_and_place(refusal: Refusal) -> 
     assert 10_000 <= int(headers["retry-after-ms"]) <= 12_500
 
 
+def test_who_lacks_a_sequence_is_not_told_about_blocks_alone() -> None:
+    refused = reject(Refusal.QUEUE_FULL)._replace(sequences=2, running_sequences=255, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "2 of the engine's 256 sequences" in message
+    assert "1 are free" in message
+
+
+def test_many_sequences_that_never_fit_are_told_what_to_lower() -> None:
+    refused = reject(Refusal.NEVER_FITS)._replace(sequences=64, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "64 sequences" in message
+    assert "max_tokens to 60" in message
+    assert "for a total of" not in message
+    refused = reject(Refusal.TOO_MANY_SEQUENCES)._replace(sequences=300, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "300" in message
+    assert "256" in message
+
+
 def test_the_wait_is_jittered_upwards_by_at_most_a_quarter_and_capped_at_two_minutes() -> None:
     rng = random.Random(3)
     waits = [int(dict(retry_headers(8 * 10**9, rng))[b"retry-after-ms"]) for _ in range(300)]
     assert 8000 <= min(waits) < 8200
     assert 9800 < max(waits) <= 10_000
+    longest = [int(dict(retry_headers(MAX_WAIT_NS, rng))[b"retry-after"]) for _ in range(300)]
+    assert 96 <= min(longest) < max(longest) <= 120
     assert dict(retry_headers(500 * 10**9, rng))[b"retry-after"] == b"120"
 
 

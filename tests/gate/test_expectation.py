@@ -56,11 +56,23 @@ def test_what_has_been_seen_shortens_the_wait() -> None:
     assert expectation.wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=0) == SECOND
 
 
-def test_nothing_longer_than_two_minutes_is_told() -> None:
+def test_behind_a_full_queue_the_pool_has_to_turn_over_once_for_each_poolful() -> None:
+    expectation = Expectation(ns_per_token=SECOND, used_share=0.5, learned=True)
+    ledger = a_ledger_of(16, 16)  # 4 blocks in all; each lives about 8 s
+    waits = [
+        expectation.wait_ns(ledger, missing_blocks=blocks, missing_sequences=0, now_ns=7 * SECOND) // SECOND
+        for blocks in (4, 8, 16)
+    ]
+    assert waits == [1, 16, 32]
+    assert expectation.wait_ns(ledger, missing_blocks=1, missing_sequences=6, now_ns=0) == 24 * SECOND
+
+
+def test_nothing_longer_than_clients_obey_is_told() -> None:
     expectation = Expectation(ns_per_token=SECOND, learned=True)
     ledger = a_ledger_of(500)
     assert expectation.wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=0) == MAX_WAIT_NS
     assert expectation.wait_ns(ledger, missing_blocks=10**6, missing_sequences=0, now_ns=0) == MAX_WAIT_NS
+    assert expectation.wait_ns(a_ledger_of(), missing_blocks=1, missing_sequences=0, now_ns=0) == MAX_WAIT_NS
 
 
 def test_before_anybody_ended_the_pace_of_those_that_stream_is_taken() -> None:

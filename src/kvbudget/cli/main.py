@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"kvbudget {args.command}: {error.code}: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except ModuleNotFoundError as error:  # commands import heavy parts late
+        return _missing(args.command, error)
     except BrokenPipeError:
         return EXIT_GOOD  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
@@ -93,9 +95,15 @@ def _load(name: str) -> Command:
     try:
         module: Command = importlib.import_module(f"kvbudget.cli.{name}")
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "kvbudget":
-            raise
-        print(f"kvbudget {name} needs {missing}; next: pip install 'kvbudget[gate]'", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE) from None
+        raise SystemExit(_missing(name, error)) from None
     return module
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> int:
+    """Says which library of which extra is missing; one of our own is a bug and raised again."""
+    missing = (error.name or "").partition(".")[0]
+    if missing == "kvbudget":
+        raise error
+    how = "pip install 'kvbudget[gate]' (in a checkout: '.[gate]')"
+    print(f"kvbudget {name} needs {missing}; next: {how}", file=sys.stderr)
+    return EXIT_USAGE

@@ -7,16 +7,17 @@ import json
 import logging
 import signal
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kvbudget.edge.engine.server import RunningEngine, start_engine
-from kvbudget.edge.engine.settings import EngineSettings
-from kvbudget.edge.http.limits import ServerLimits
-from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 from kvbudget.units import Tokens, parse_length, parse_size
+
+if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from kvbudget.edge.engine.server import RunningEngine
+    from kvbudget.edge.service import GateService, ServiceSettings
 
 EPILOG = """examples:
   kvbudget serve --embedded-engine
@@ -27,12 +28,13 @@ EPILOG = """examples:
       count with the model's tokenizer; promise every request its worst case
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer bound --pool-blocks 2048 --block-size 16
       an engine that tells nothing of itself
+
+exit: 0 stopped by SIGINT or SIGTERM with nothing cut off, 1 requests had to be cut off, 2 wrong usage
 """
-# `make run`: large enough to chat with, small enough to see it fill.
-_DEMO_ENGINE = EngineSettings(num_blocks=513, block_size=16, max_model_len=4096, step_cost_s=0.01, token_cost_s=20e-6)
 
 _LOWEST = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
 _LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0}
+_HIGHEST = 10**12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +66,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     admission = parser.add_argument_group("admission")
     admission.add_argument("--policy", default="trajectory", help="worst-case or trajectory (default)")
-    admission.add_argument("--margin-blocks", type=int, default=0, metavar="N", help="blocks kept back on purpose")
-    admission.add_argument("--queue-requests", type=int, default=1024, metavar="N", help="most requests that wait")
+    admission.add_argument(
+        "--margin-blocks", type=int, default=0, metavar="N", help="blocks kept back on purpose (default 0)"
+    )
+    admission.add_argument(
+        "--queue-requests", type=int, default=1024, metavar="N", help="most requests that wait (default 1024)"
+    )
     admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
     admission.add_argument("--queue-seconds", type=float, default=30.0, metavar="S", help="longest wait (default 30)")
     admission.add_argument(
-        "--default-max-tokens", default="2048", metavar="N", help="promised when a chat request names no max_tokens"
+        "--default-max-tokens",
+        default="2048",
+        metavar="N",
+        help="promised when a chat request names no max_tokens (default 2048)",
     )
     admission.add_argument(
         "--overload-status", type=int, default=429, metavar="CODE", help="instead of 429: 503 or 529"
@@ -81,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     edge.add_argument("--admin-host", default="127.0.0.1", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, default=8801, help="default 8801; 0 takes a free one")
     edge.add_argument("--max-body", default="16MiB", metavar="SIZE", help="largest request body (default 16MiB)")
-    edge.add_argument("--drain-seconds", type=float, default=30.0, metavar="S", help="on SIGTERM, wait so long")
+    edge.add_argument(
+        "--drain-seconds", type=float, default=30.0, metavar="S", help="on SIGTERM, wait so long (default 30)"
+    )
     edge.add_argument("--json", action="store_true", help="the ready line as JSON")
 
 
@@ -93,13 +104,18 @@ def run(args: argparse.Namespace) -> int:
         import uvloop
 
         return uvloop.run(_serve(args, settings))
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != "uvloop":
+            raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
         return asyncio.run(_serve(args, settings))
 
 
-def settings_from(args: argparse.Namespace) -> ServiceSettings:
+def settings_from(args: argparse.Namespace) -> "ServiceSettings":
     """Parse, don't validate twice: flags become settings here and nowhere else. Raises InputError."""
+    from kvbudget.edge.http.limits import ServerLimits
+    from kvbudget.edge.service import ServiceSettings
+
     backends = args.backend or []
     if args.embedded_engine == bool(backends):
         raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
@@ -109,8 +125,9 @@ def settings_from(args: argparse.Namespace) -> ServiceSettings:
         raise UnsupportedError(f"--ledger {args.ledger}: this version knows memory only", fix="leave the flag away")
     for flag, low in _LOWEST.items():
         value = getattr(args, flag)
-        if value is not None and not value >= low:
-            raise BadValueError(f"--{flag.replace('_', '-')}: {value} is below {low}", fix=f"give at least {low}")
+        if value is not None and not low <= value <= _HIGHEST:  # nan is neither
+            shown = flag.replace("_", "-")
+            raise BadValueError(f"--{shown}: {value} is not within {low} and {_HIGHEST}", fix=f"give at least {low}")
     if args.overload_status not in (429, 503, 529):
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
     return ServiceSettings(
@@ -138,17 +155,22 @@ def settings_from(args: argparse.Namespace) -> ServiceSettings:
     )
 
 
-async def _serve(args: argparse.Namespace, settings: ServiceSettings) -> int:
+async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
+    from kvbudget.edge.service import start_service
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hurry = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
-    engine: RunningEngine | None = None
-    service: GateService | None = None
+    # A terminal that closes, or an operator's habit, must not end the gate.
+    told = "SIGHUP: this version reads no configuration file, nothing to reload"
+    loop.add_signal_handler(signal.SIGHUP, lambda: logging.getLogger("kvbudget").warning(told))
+    engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
+    service: "GateService | None" = None  # noqa: UP037
     try:
         if args.embedded_engine:
-            engine = await start_engine(_DEMO_ENGINE)
+            engine = await _start_demo_engine()
             settings = _before_embedded(settings, engine)
         service = await start_service(settings)
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
@@ -173,7 +195,16 @@ async def _serve(args: argparse.Namespace, settings: ServiceSettings) -> int:
     return 0 if clean else 1
 
 
-def _before_embedded(settings: ServiceSettings, engine: RunningEngine) -> ServiceSettings:
+async def _start_demo_engine() -> "RunningEngine":
+    """The engine of `make run`: large enough to chat with, small enough to see it fill."""
+    from kvbudget.edge.engine.server import start_engine
+    from kvbudget.edge.engine.settings import EngineSettings
+
+    pool = EngineSettings(num_blocks=513, block_size=16, max_model_len=4096, step_cost_s=0.01, token_cost_s=20e-6)
+    return await start_engine(pool)
+
+
+def _before_embedded(settings: "ServiceSettings", engine: "RunningEngine") -> "ServiceSettings":
     from dataclasses import replace
 
     gate = replace(
@@ -184,7 +215,7 @@ def _before_embedded(settings: ServiceSettings, engine: RunningEngine) -> Servic
     return replace(settings, backend_url=engine.url, gate=gate)
 
 
-def _tell_ready(service: GateService, *, as_json: bool) -> None:
+def _tell_ready(service: "GateService", *, as_json: bool) -> None:
     facts, ledger = service.backend.facts, service.gate.ledger
     model = facts.models[0] if facts.models else ""
     ready: dict[str, object] = {
@@ -198,21 +229,24 @@ def _tell_ready(service: GateService, *, as_json: bool) -> None:
         "usable_blocks": ledger.usable_blocks,
         "block_size": ledger.layout.groups[0].block_size,
         "max_context": service.gate.max_context,
+        "max_num_seqs": service.gate.config.max_num_seqs,
         "policy": service.gate.config.policy.value,
         "counter": service.reception.counter.name,
     }
     if as_json:
         print(json.dumps(ready), flush=True)
         return
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32})
+    ask = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
+    body = json.dumps({"model": model} | ask if model else ask)
+    verb = "is ready" if service.gate.backend_up else "listens"
     state = (
         f"pool of {ledger.usable_blocks} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
-        f"policy {ready['policy']}, counting by {ready['counter']}"
+        f"at most {ready['max_num_seqs']} sequences, policy {ready['policy']}, counting by {ready['counter']}"
         if service.gate.backend_up
         else f"NOT UP YET ({facts.problem}); requests get 503 until it is"
     )
     print(
-        f"kvbudget is ready: gate {service.url} before {service.backend.url}, admin {service.admin_url}\n"
+        f"kvbudget {verb}: gate {service.url} before {service.backend.url}, admin {service.admin_url}\n"
         f"  engine: {state}\n"
         f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
         f"  look:   curl {service.admin_url}/v1/state",

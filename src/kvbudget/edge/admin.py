@@ -41,8 +41,12 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
     async def state(_: Request) -> Response:
         return JSONResponse(state_of(reception, now_ns()))
 
+    async def index(_: Request) -> Response:
+        return JSONResponse({"kvbudget": __version__, "paths": ["/v1/state", "/metrics", "/ready", "/health"]})
+
     return Starlette(
         routes=[
+            Route("/", index),
             Route("/metrics", metrics),
             Route("/health", health),
             Route("/ready", ready),
@@ -144,6 +148,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "url": gateway.backend.url,
             "up": gate.backend_up,
             "problem": facts.problem,
+            "read_ms_ago": (now_ns - facts.looked_ns) // 1_000_000 if facts.looked_ns else None,
             "models": facts.models,
             "num_blocks": None if pool is None else pool.num_blocks,
             "kv_tokens": None if pool is None else pool.tokens,

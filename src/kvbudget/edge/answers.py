@@ -81,13 +81,14 @@ class Refuser:
     def _message(self, reject: Reject) -> str:
         match reject.refusal:
             case Refusal.CONTEXT_EXCEEDED:
-                return context_length_message(
-                    reject.max_context, reject.prompt_tokens, reject.max_new_tokens or 1, reject.largest_new_tokens
-                )
+                return _over_context(reject)
             case Refusal.NEVER_FITS:
                 return self._never_fits(reject)
             case Refusal.TOO_MANY_SEQUENCES:
-                return "The request asks for more sequences (n x prompts) than the engine runs at once; lower n."
+                return (
+                    f"The request asks for {reject.sequences} sequences (n times prompts), and the engine runs at most "
+                    f"{reject.max_num_seqs} at once (--max-num-seqs); lower n."
+                )
             case Refusal.BAD_REQUEST:
                 return "The request cannot be understood."
             case Refusal.POOL_FULL | Refusal.QUEUE_FULL | Refusal.DEADLINE:
@@ -100,25 +101,43 @@ class Refuser:
                 return f"The engine behind pool {self._pool_name!r} cannot be reached; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
-        told = context_length_message(
-            reject.max_context, reject.prompt_tokens, reject.max_new_tokens or 1, reject.largest_new_tokens
+        pool = (
+            f"needs {reject.needed_blocks} KV blocks and pool {self._pool_name!r} has {reject.capacity_blocks} in all, "
+            "so it can never be served there."
         )
+        if reject.sequences == 1:
+            return f"{_over_context(reject)} The request {pool}"
+        # The sentence about one sequence would contradict itself: it is their number that is too much.
         return (
-            f"{told} The request needs {reject.needed_blocks} KV blocks and pool {self._pool_name!r} has "
-            f"{reject.capacity_blocks} in all, so it can never be served there."
+            f"This model's maximum context length is {reject.max_context} tokens. The request's {reject.sequences} "
+            f"sequences of up to {reject.max_new_tokens or 1} output tokens each, with {reject.prompt_tokens} prompt "
+            f"tokens, are too much together: it {pool} Lower n, or max_tokens to {reject.largest_new_tokens}."
         )
 
     def _not_now(self, reject: Reject) -> str:
         why = {
             Refusal.POOL_FULL: "and queueing is off",
             Refusal.QUEUE_FULL: "and the queue is full",
-            Refusal.DEADLINE: f"and none came free within {reject.waited_ns / 1e9:.1f} s of waiting",
+            Refusal.DEADLINE: f"and no room came free within {reject.waited_ns / 1e9:.1f} s of waiting",
         }[reject.refusal]
+        places = max(0, reject.max_num_seqs - reject.running_sequences)
+        lack = ""
+        if reject.sequences > places:
+            lack = (
+                f"the request needs {reject.sequences} of the engine's {reject.max_num_seqs} sequences "
+                f"(--max-num-seqs), {places} are free; "
+            )
         return (
-            f"KV pool {self._pool_name!r} has no room now: the request needs {reject.needed_blocks} blocks, "
+            f"KV pool {self._pool_name!r} has no room now: {lack}the request needs {reject.needed_blocks} blocks, "
             f"{reject.free_blocks} of {reject.capacity_blocks} are free, {why}; place in queue would be "
             f"{reject.position}. Please retry in about {math.ceil(reject.retry_after_ns / 1e9)} s."
         )
+
+
+def _over_context(reject: Reject) -> str:
+    return context_length_message(
+        reject.max_context, reject.prompt_tokens, reject.max_new_tokens or 1, reject.largest_new_tokens
+    )
 
 
 def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:

@@ -74,14 +74,19 @@ async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises BadValueError when the address cannot be had."""
-    if not 0 <= port <= 65535:
-        raise BadValueError(f"cannot listen on port {port}", fix="choose a port from 0 to 65535")
+    check_port(port)
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except OSError as error:
         raise BadValueError(f"cannot listen on {host}:{port}: {error}", fix="choose another host or port") from None
+
+
+def check_port(port: int) -> None:
+    """Raises BadValueError for what is no port; the kernel would take it modulo 65536."""
+    if not 0 <= port <= 65535:
+        raise BadValueError(f"cannot listen on port {port}", fix="choose a port from 0 to 65535")
 
 
 class _QuietServer(uvicorn.Server):

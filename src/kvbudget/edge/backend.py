@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class EngineFacts:
     max_context: Tokens | None = None
     reading: EngineReading | None = None
     problem: str = ""
+    looked_ns: int = 0  # when, on the monotonic clock
 
 
 class Backend:
@@ -79,7 +81,7 @@ class Backend:
                 return self.facts
             models, max_context = await self._models()
             reading, problem = await self._reading()
-            self.facts = EngineFacts(True, models, max_context, reading, problem)
+            self.facts = EngineFacts(True, models, max_context, reading, problem, time.monotonic_ns())
         except UpstreamError as error:
             self.facts = EngineFacts(up=False, problem=str(error))
         return self.facts

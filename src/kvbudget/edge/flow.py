@@ -3,7 +3,8 @@
     COUNTING -> PARKED -> FORWARDED -> OVER
         \\__________\\___________________/
 
-A flow is the watcher of its own relay. Every path ends in `Gateway.end(flow, ...)`, which asks `over` first.
+A flow is the watcher of its own relay. Every path ends in `Gateway.end(flow, ...)`, which does nothing for a flow
+that is over.
 """
 
 from enum import Enum

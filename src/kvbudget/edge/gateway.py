@@ -253,8 +253,14 @@ class Gateway:
 
     def backend_changed(self, up: bool) -> None:
         """The backend's monitor saw the engine come or go."""
-        if up != self.gate.backend_up:
-            self.push(BackendChanged(up))
+        if up == self.gate.backend_up:
+            return
+        if up:
+            log.info("the engine at %s is up", self.backend.url)
+        else:
+            problem = self.backend.facts.problem
+            log.warning("the engine at %s is away (%s); requests get 503 until it is back", self.backend.url, problem)
+        self.push(BackendChanged(up))
 
     def start_draining(self) -> None:
         """Refuse new requests with 503; parked and forwarded ones go on."""

@@ -65,7 +65,7 @@ class Reception:
         if passes(path):
             PassingBy(exchange, self.gateway.backend, request_id, self.gateway.answer_for_engine)
         else:
-            told = "No such path: this gate serves the OpenAI API under /v1."
+            told = "No such path: this gate serves the OpenAI API under /v1; metrics and state are on its admin port."
             plain_error(exchange, 404, told, request_id, "not_found")
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:

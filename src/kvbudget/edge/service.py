@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kvbudget.edge.admin import admin_app
 from kvbudget.edge.answers import Refuser
-from kvbudget.edge.asgi import AsgiServer, start_asgi
+from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
@@ -24,6 +24,7 @@ from kvbudget.edge.tokens.bound import BoundCounter
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.engine import EngineCounter
 from kvbudget.edge.tokens.tokenizer import TokenizerCounter
+from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.pool.groups import uniform_layout
@@ -94,23 +95,30 @@ class GateService:
     async def start(self) -> None:
         """Listen on both ports and begin to watch the backend."""
         settings = self.settings
-        self._data_plane = await start_server(
-            self.reception.app,
-            settings.host,
-            settings.port,
-            settings.server_limits,
-            on_error=lambda status, code, message: error_body(message, None, None, code),
-        )
+        check_port(settings.port)
+        try:
+            self._data_plane = await start_server(
+                self.reception.app,
+                settings.host,
+                settings.port,
+                settings.server_limits,
+                on_error=lambda status, code, message: error_body(message, None, None, code),
+            )
+        except OSError as error:
+            told = f"cannot listen on {settings.host}:{settings.port}: {error}"
+            raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
             admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_port
         )
         self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
 
     async def drain(self, grace_s: float) -> bool:
-        """Take no new request, let the present ones end, cut off what is left after `grace_s`. True if none was."""
+        """Answer new requests with 503, let the present ones end, cut off what is left after `grace_s`.
+
+        True if nothing had to be cut. The port stays open meanwhile: a balancer that does not know yet gets a 503 with
+        Retry-After instead of a refused connection.
+        """
         self.gateway.start_draining()
-        if self._data_plane is not None:
-            self._data_plane.stop_accepting()
         return await self.gateway.drained(grace_s)
 
     async def close(self) -> None:

@@ -26,7 +26,8 @@ class Reject(NamedTuple):
     """Answer with a refusal; nothing is reserved and nothing more will come for this request.
 
     `retry_after_ns`: when room is expected (0 where trying again is hopeless). `largest_new_tokens`: the most new
-    tokens with which the same prompt could be served on an idle engine.
+    tokens with which the same prompt could be served on an idle engine. `sequences` is what the request would run,
+    `running_sequences` what runs.
     """
 
     request_id: str
@@ -40,6 +41,9 @@ class Reject(NamedTuple):
     largest_new_tokens: Tokens
     position: int
     retry_after_ns: int
+    sequences: int = 1
+    running_sequences: int = 0
+    max_num_seqs: int = 0
     waited_ns: int = 0
 
 

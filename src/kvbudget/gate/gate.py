@@ -344,6 +344,9 @@ class Gate:
             largest_new_tokens=self._largest_new_tokens(event),
             position=self.queue.place_for(event.priority),
             retry_after_ns=retry_after_ns,
+            sequences=event.sequences * len(event.prompts),
+            running_sequences=self.ledger.sequences,
+            max_num_seqs=self.config.max_num_seqs,
             waited_ns=waited_ns,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
-from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.count import Count, CountFailedError
 from kvbudget.edge.tokens.engine import PARALLEL_CALLS, EngineCounter
 
@@ -41,6 +41,15 @@ def _count(engine: Any, ask: Ask) -> Count:
         return await pending
 
     return asyncio.run(run())
+
+
+def test_a_model_that_the_engine_does_not_serve_is_404_and_no_failed_count(chat: Callable[..., Ask]) -> None:
+    told = b'{"error": {"message": "The model `nope` does not exist.", "param": "model", "code": 404}}'
+    with pytest.raises(ModelNotFoundError, match="nope") as caught:
+        _count(Tokenize(404, told), chat([{"role": "user", "content": "x"}], model="nope"))
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    with pytest.raises(CountFailedError):
+        _count(Tokenize(404, b'{"detail": "Not Found"}'), chat([{"role": "user", "content": "x"}], model="m"))
 
 
 def test_a_chat_is_asked_for_with_all_that_changes_its_count(chat: Callable[..., Ask]) -> None:

@@ -9,6 +9,7 @@ import orjson
 from kvbudget.errors import InputError
 
 HTTP_BAD_REQUEST = 400
+HTTP_NOT_FOUND = 404
 
 _INVALID = "invalid_request_error"
 _RATE = "rate_limit_error"
@@ -30,6 +31,7 @@ ERROR_TYPES: dict[str, str] = {
     "prompt_refused_by_engine": _INVALID,
     "prompt_too_large": _INVALID,
     "unbroken_run_too_long": _INVALID,
+    "model_not_found": _INVALID,
     "not_found": _INVALID,
     "method_not_allowed": _INVALID,
     # the gate's refusals
@@ -62,6 +64,12 @@ class BadRequestError(InputError):
     def body(self) -> bytes:
         """The JSON body that the client gets."""
         return error_body(self.message, None, self.param, self.code)
+
+
+class ModelNotFoundError(BadRequestError):
+    """The engine does not serve the model that the request names: HTTP 404, as the engine itself would answer."""
+
+    status = HTTP_NOT_FOUND
 
 
 def error_body(message: str, type: str | None, param: str | None, code: str) -> bytes:  # noqa: A002 - the API's word

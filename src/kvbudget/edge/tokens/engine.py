@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
-from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.bound import BoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, counted
 
@@ -17,6 +17,7 @@ PATH = "/tokenize"
 # Prompts of one request that are asked for at the same time.
 PARALLEL_CALLS = 8
 _OK = 200
+_NOT_FOUND = 404
 # Statuses by which vLLM 0.32 blames the prompt; 404 and 405 blame the route, 401 and 403 us, 429 nobody.
 _PROMPT_AT_FAULT = frozenset((400, 413, 422))
 _MESSAGE_CHARS = 500
@@ -68,6 +69,8 @@ class EngineCounter:
             raise CountFailedError(f"the engine's {PATH} cannot be reached: {error}") from error
         if status in _PROMPT_AT_FAULT:
             raise BadRequestError(_told(answer, status), None, "prompt_refused_by_engine")
+        if status == _NOT_FOUND and _names_model(answer):
+            raise ModelNotFoundError(_told(answer, status), "model", "model_not_found")
         if status != _OK:
             raise CountFailedError(f"the engine's {PATH} answered {status}", fix="does it serve /tokenize?")
         document = _document(answer)
@@ -113,6 +116,14 @@ def _told(answer: bytes, status: int) -> str:
         if isinstance(message, str) and message:
             return message[:_MESSAGE_CHARS]
     return f"The engine refused the prompt with status {status}"
+
+
+def _names_model(answer: bytes) -> bool:
+    """vLLM's 404 for a model that it does not serve names `model`; a missing route (`{"detail"}`) does not."""
+    error = _document(answer).get("error")
+    if not isinstance(error, dict):
+        return False
+    return error.get("param") == "model" or "model" in str(error.get("message", "")).lower()
 
 
 def _document(answer: bytes) -> dict[str, object]:

@@ -1,0 +1,149 @@
+"""`kvbudget serve` as a process: ready line, drain, signals, refusals of its flags."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kvbudget.cli.main import main, parser_of
+from kvbudget.cli.serve import settings_from
+from kvbudget.errors import InputError
+from kvbudget.gate.policies import Policy
+
+SERVE = [sys.executable, "-m", "kvbudget", "serve", "--port", "0", "--admin-port", "0"]
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A running gate and the first line that it prints."""
+    process = subprocess.Popen([*SERVE, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def settings(*flags: str) -> Any:
+    parser: argparse.ArgumentParser = parser_of("serve")
+    return settings_from(parser.parse_args(flags))
+
+
+def test_it_says_when_it_is_ready_serves_and_drains_on_sigterm() -> None:
+    with serving("--embedded-engine", "--json") as (process, line):
+        ready = json.loads(line)
+        assert ready["ready"] is True
+        assert ready["backend_up"] is True
+        body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}).encode()
+        request = urllib.request.Request(ready["gate"] + "/v1/chat/completions", body)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 4
+        with urllib.request.urlopen(ready["admin"] + "/v1/state", timeout=20) as answer:
+            assert json.load(answer)["pool"]["usable_blocks"] == ready["usable_blocks"]
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_people_are_told_a_curl_to_try() -> None:
+    with serving("--embedded-engine") as (process, line):
+        assert "ready" in line
+        assert process.stdout is not None
+        rest = "".join(process.stdout.readline() for _ in range(3))
+        assert "curl http://127.0.0.1:" in rest
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_an_engine_that_is_not_there_yet_is_said_and_waited_for() -> None:
+    with serving("--backend", "http://127.0.0.1:9", "--json") as (process, line):
+        ready = json.loads(line)
+        assert ready["backend_up"] is False
+        assert "cannot connect" in ready["problem"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_port_in_use_is_a_clear_error() -> None:
+    with serving("--embedded-engine", "--json") as (_, line):
+        port = json.loads(line)["gate"].rsplit(":", 1)[1]
+        second = [sys.executable, "-m", "kvbudget", "serve", "--embedded-engine", "--port", port, "--admin-port", "0"]
+        ended = subprocess.run(second, capture_output=True, text=True, timeout=30, env=os.environ)
+        assert ended.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--backend", "http://a:1", "--embedded-engine"),
+        ("--backend", "http://a:1", "--backend", "http://b:1"),
+        ("--backend", "https://a:1"),
+        ("--backend", "a:1"),
+        ("--backend", "http://a:99999"),
+        ("--backend", "http://a:1/v1"),
+        ("--backend", "http://u:p@a:1"),
+        ("--backend", "http://a:1", "--policy", "learned"),
+        ("--backend", "http://a:1", "--ledger", "redis://127.0.0.1/0"),
+        ("--backend", "http://a:1", "--pool-blocks", "0"),
+        ("--backend", "http://a:1", "--queue-seconds", "-1"),
+        ("--backend", "http://a:1", "--queue-seconds", "nan"),
+        ("--backend", "http://a:1", "--queue-seconds", "inf"),
+        ("--backend", "http://a:1", "--max-context", "0"),
+        ("--backend", "http://a:1", "--max-context", "many"),
+        ("--backend", "http://a:1", "--overload-status", "408"),
+        ("--backend", "http://a:1", "--max-body", "big"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused_with_what_to_do(flags: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        settings(*flags)
+    assert caught.value.fix
+
+
+def test_a_port_that_is_none_is_refused_instead_of_taken_modulo(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (("--port", "99999", "--admin-port", "0"), ("--port", "0", "--admin-port", "-5")):
+        assert main(["serve", "--embedded-engine", *flags]) == 2
+        assert "cannot listen on port" in capsys.readouterr().err
+
+
+def test_help_needs_no_library_of_the_gate() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = sys.modules['uvloop'] = None\n"
+        "from kvbudget.cli.main import main; sys.exit(main())"
+    )
+    told = subprocess.run([sys.executable, "-c", code, "serve", "--help"], capture_output=True, text=True, timeout=30)
+    assert told.returncode == 0, told.stderr
+    assert "--backend" in told.stdout
+    run = subprocess.run(
+        [sys.executable, "-c", code, "serve", "--embedded-engine"], capture_output=True, text=True, timeout=30
+    )
+    assert run.returncode != 0
+    assert "pip install" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_flags_become_settings() -> None:
+    flags = "--policy worst-case --max-context 8k --margin-blocks 5 --queue-seconds 1.5 --max-num-seqs 10"
+    got = settings("--backend", "http://[::1]:8000/", "--max-num-batched-tokens", "100", *flags.split())
+    assert got.backend_url == "http://[::1]:8000"
+    assert (got.gate.policy, got.gate.max_context, got.gate.margin_blocks) == (Policy.WORST_CASE, 8192, 5)
+    assert (got.gate.queue_ns, got.gate.prefill_tokens_per_step) == (1_500_000_000, 90)
+
+
+def test_a_tokenizer_that_is_not_there_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["serve", "--backend", "http://127.0.0.1:9", "--tokenizer", "/no/such/folder", "--port", "0"])
+    assert code == 2
+    assert "/no/such/folder" in capsys.readouterr().err
