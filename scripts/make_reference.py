@@ -32,6 +32,7 @@ REFUSALS = {
     Refusal.POOL_FULL: "No room now, and queueing is switched off.",
     Refusal.QUEUE_FULL: "No room now, and the queue is at its bound of requests or tokens.",
     Refusal.DEADLINE: "No room came free before the deadline (`--queue-seconds` or `x-kvbudget-deadline-ms`).",
+    Refusal.ENGINE_BUSY: "The engine itself refused it for overload (its 429 or 503), by limits of its own.",
     Refusal.DRAINING: "The gate shuts down.",
     Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",
     Refusal.NO_BACKEND: "The engine cannot be reached, or the size of its pool is not known yet.",
@@ -52,7 +53,7 @@ HEADERS = """## Headers
 | request header | meaning |
 |---|---|
 | `x-request-id` | kept if printable and at most 128 characters, else one is made; sent on to the engine and answered |
-| `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; `default` if absent |
+| `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; else one per API key (`key-` and a hash of the Authorization header), else `default` |
 | `x-kvbudget-priority` | whole number from -100 to 100, smaller is more urgent (vLLM's sign); 0 if absent |
 | `x-kvbudget-deadline-ms` | refuse it (429) if it cannot be forwarded within so many milliseconds |
 
@@ -88,12 +89,18 @@ def commands() -> str:
             "| flag | meaning |",
             "|---|---|",
         ]
+        later = []
         for action in parser_of(name)._actions:
             if isinstance(action, argparse._HelpAction):
+                continue
+            if action.help == argparse.SUPPRESS:
+                later.append(f"`{action.option_strings[0]}`")
                 continue
             shown = ", ".join(f"`{option}`" for option in action.option_strings) or f"`{action.metavar or action.dest}`"
             lines.append(f"| {shown} | {_cell(action.help or '')} |")
         lines.append("")
+        if later:
+            lines += [f"Known, and refused by name until built: {', '.join(later)}.", ""]
     return "\n".join(lines)
 
 

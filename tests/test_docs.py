@@ -18,6 +18,12 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_reference_shows_no_marker_of_the_parser() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    assert "SUPPRESS" not in text
+    assert "Known, and refused by name until built: `--decode-context-parallel-size`" in text
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_relative_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

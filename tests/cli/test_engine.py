@@ -5,6 +5,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,3 +64,13 @@ def test_a_bad_flag_is_a_usage_error_without_a_traceback(flags: list[str], capsy
     error = capsys.readouterr().err
     assert error.startswith("kvbudget engine: bad_value: ")
     assert "Traceback" not in error
+
+
+def test_a_ready_line_that_cannot_be_written_is_exit_2() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvbudget", "engine", "--port", "0"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvbudget engine: bad_value: stdout: ")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from kvbudget.cli.main import main
 from kvbudget.cli.plan import add_arguments
 
+ROOT = Path(__file__).parents[2]
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
     "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
@@ -105,6 +107,7 @@ def test_a_flag_of_a_later_version_is_named_not_ignored(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"kvbudget plan: unsupported: {flag}")
+    assert "s is planned" not in captured.err.replace("--", "")
 
 
 @pytest.mark.parametrize(
@@ -131,10 +134,105 @@ def test_what_cannot_be_planned_exits_2_with_one_line_on_stderr(
     assert captured.err.count("\n") == 1
 
 
-def test_an_unknown_flag_exits_2(folder: Path) -> None:
+def test_an_unknown_flag_exits_2_with_the_usage_of_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["plan", str(folder), "--nonsense"])
     assert caught.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: kvbudget plan MODEL")
+    assert error == "kvbudget plan: error: unrecognized arguments: --nonsense"
+
+
+MEMORY_FLAGS = ("--gpu-memory", "--kv-cache-memory-bytes", "--weights", "--activation", "--overhead")
+
+
+def test_the_memory_flags_are_all_flags_that_take_a_size() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    sized = {action.option_strings[0] for action in parser._actions if action.metavar == "SIZE"}
+    assert sized == set(MEMORY_FLAGS)
+
+
+@pytest.mark.parametrize("flag", MEMORY_FLAGS)
+@pytest.mark.parametrize(("given", "meant"), [("24", "24GiB"), ("1.5", "1.5GiB"), ("80KB", "80GiB"), ("16b", "16GiB")])
+def test_a_size_that_lost_its_unit_is_refused_with_what_was_meant(
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str, given: str, meant: str
+) -> None:
+    assert main(["plan", str(folder), "--gpu", "h100", flag, given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kvbudget plan: bad_value: {flag}: {given!r}")
+    assert f"did you mean {meant}?" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", MEMORY_FLAGS)
+def test_no_memory_at_all_is_allowed_only_where_it_means_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    code = main(["plan", str(folder), "--gpu", "h100", "--max-model-len", "8k", flag, "0"])
+    assert code == (0 if flag in ("--activation", "--overhead") else 2)
+    assert "0GiB?" not in capsys.readouterr().err
+
+
+def test_a_quantisation_that_only_the_name_tells_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "nvidia--Llama-3.1-8B-NVFP4"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    code, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k")
+    assert code == 0
+    (finding,) = plan["findings"]
+    assert (finding["code"], finding["severity"]) == ("quantisation_only_in_name", "warning")
+    assert "NVFP4" in finding["message"]
+    assert "hf_quant_config.json" in finding["fix"]
+    assert "--weights" in finding["fix"]
+    code, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k", "--weights", "6GiB")
+    assert (code, plan["findings"]) == (0, [])
+
+
+@pytest.mark.parametrize("as_json", [["--json"], []])
+def test_a_full_disk_is_one_line_on_stderr_and_exit_2(folder: Path, as_json: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvbudget", "plan", str(folder), "--gpu", "h100", *as_json],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvbudget plan: bad_value: stdout: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_without_unicode_gets_a_plan_too(folder: Path) -> None:
+    named = folder.rename(folder.parent / "Llama-Größe")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvbudget", "plan", str(named), "--gpu", "h100", "--explain"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "###" in done.stdout
+
+
+def test_the_line_of_the_log_is_unbroken_where_no_terminal_reads_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = ["plan", str(folder), "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k"]
+    assert main(words) == 0
+    line = "KV cache size: 196,608 tokens, Maximum concurrency for 8,192 tokens per request: 24.00x"
+    assert any(shown.endswith(line) for shown in capsys.readouterr().out.splitlines())
+
+
+def test_the_examples_of_the_how_to_run_from_a_clone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = re.findall(r"^kvbudget (plan docs/examples/\S+ .*)$", (ROOT / "docs/how-to/plan.md").read_text(), re.M)
+    assert len(lines) >= 3
+    for line in lines:
+        assert main(line.partition(" #")[0].split()) == 0, line
 
 
 def test_the_help_has_examples_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,15 +289,14 @@ def test_mutated_configs_end_in_a_plan_or_one_clear_line(folder: Path, capsys: p
 
 
 def test_every_flag_and_finding_is_in_the_how_to() -> None:
-    root = Path(__file__).parents[2]
-    text = (root / "docs" / "how-to" / "plan.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "plan.md").read_text()
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     flags = {word for action in shown for word in action.option_strings if word.startswith("--")}
     missing = {flag for flag in flags if f"`{flag}`" not in text and not flag.startswith("--no-")} - {"--help"}
     assert missing == set()
-    sources = "".join((root / "src" / "kvbudget" / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
+    sources = "".join((ROOT / "src" / "kvbudget" / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
     codes = set(re.findall(r'(?:Refusal|Finding)\(\s*"(\w+)"', sources))
     assert len(codes) > 8
     assert {code for code in codes if f"`{code}`" not in text} == set()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -55,7 +56,10 @@ def test_people_get_a_table(trace: Path, engine_url: str, capsys: pytest.Capture
     assert "goodput" in out
 
 
-def test_interrupting_gives_the_report_so_far(tmp_path: Path, engine_url: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_gives_the_report_so_far_and_exit_130(
+    tmp_path: Path, engine_url: str, number: signal.Signals
+) -> None:
     path = tmp_path / "long.jsonl"
     rows = [{"arrival_s": at, "prompt_tokens": 20, "output_tokens": 2} for at in (0, 3600)]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -66,13 +70,40 @@ def test_interrupting_gives_the_report_so_far(tmp_path: Path, engine_url: str) -
             for line in process.stderr:
                 if line.startswith("sending"):
                     break
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, number)
             out, _ = process.communicate(timeout=30)
         finally:
             process.kill()
     report = json.loads(out)
     assert report["requests"] <= 1
     assert "stopped early" in report["notes"][-1]
+    assert process.returncode == 130
+
+
+def test_the_lines_that_the_how_to_pastes_are_a_trace(tmp_path: Path, engine_url: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "replay.md").read_text()
+    rows = re.findall(r"^ *(\{\"arrival_s\".*\})$", text, re.M)
+    assert len(rows) == 3
+    path = tmp_path / "three.jsonl"
+    path.write_text("\n".join(rows))
+    assert main(["replay", "--trace", str(path), "--url", engine_url, "--rate-scale", "10"]) == 0
+
+
+def test_one_request_is_not_one_requests(trace: Path, engine_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--trace", str(trace), "--url", engine_url, "--max-requests", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "1 request in" in captured.out
+    assert "1 requests" not in captured.out + captured.err
+    assert "of 1 length " in captured.err
+
+
+def test_a_full_disk_is_exit_2(trace: Path, engine_url: str) -> None:
+    command = [sys.executable, "-m", "kvbudget", "replay", "--trace", str(trace), "--url", engine_url, "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "kvbudget replay: bad_value: stdout: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

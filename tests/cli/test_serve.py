@@ -74,6 +74,20 @@ def test_an_engine_that_is_not_there_yet_is_said_and_waited_for() -> None:
         assert process.wait(20) == 0
 
 
+def test_it_can_be_stopped_while_it_looks_for_its_engine() -> None:
+    process = subprocess.Popen([*SERVE, "--backend", "http://127.0.0.1:9", "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_port_in_use_is_a_clear_error() -> None:
     with serving("--embedded-engine", "--json") as (_, line):
         port = json.loads(line)["gate"].rsplit(":", 1)[1]

@@ -41,6 +41,9 @@ class ScriptedEngine:
     hold: bool = False
     hold_counting: bool = False
     chunks: int = 3
+    refuse_with: int = 0
+    metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
+    models_broken: bool = False
     die: str = ""  # "before head" or "midway"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
@@ -75,8 +78,12 @@ class ScriptedEngine:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if path == "/health":
             return self._json(writer, {} if self.healthy else {"error": "sick"}, 200 if self.healthy else 500)
+        if path == "/metrics" and self.metrics is not None:
+            return self._send(writer, "text/plain", self.metrics, 200 if self.metrics else 500)
         if path == "/metrics":
             return self._send(writer, "text/plain", (METRICS % (self.num_blocks, self.cache_labels)).encode())
+        if path == "/v1/models" and self.models_broken:
+            return self._json(writer, {"error": "broken"}, 500)
         if path == "/v1/models":
             return self._json(writer, {"data": [{"id": "m", "max_model_len": self.max_model_len}]})
         if path == "/tokenize":
@@ -90,6 +97,8 @@ class ScriptedEngine:
         ask = json.loads(body)
         self.requests.append(ask)
         self.heads.append(headers)
+        if self.refuse_with:
+            return self._json(writer, {"error": {"message": "no", "code": "engine's own"}}, self.refuse_with)
         if self.die == "before head":
             writer.transport.abort()
             return False

@@ -29,6 +29,12 @@ def test_what_is_not_exported_is_unknown_not_zero() -> None:
     assert (reading.pool, reading.usage, reading.running, reading.preemptions) == (None, None, None, None)
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-5", "1e308"])
+def test_numbers_that_are_none_are_unknown(value: str) -> None:
+    reading = reading_of(TEXT.replace("0.25", value).replace(" 3.0", f" {value}").replace(" 7.0", f" {value}"))
+    assert (reading.usage, reading.running, reading.preemptions, reading.waiting) == (None, None, None, 2)
+
+
 def test_a_damaged_wanted_line_is_an_error() -> None:
     with pytest.raises((ValueError, InputError)):
         reading_of('vllm:kv_cache_usage_perc{engine="0" 0.25')

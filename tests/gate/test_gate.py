@@ -16,7 +16,7 @@ from kvbudget.gate.events import (
     Progressed,
     Tick,
 )
-from kvbudget.gate.gate import Gate, outcome_of
+from kvbudget.gate.gate import RECHECK_NS, Gate, outcome_of
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.pool.groups import uniform_layout
@@ -230,6 +230,50 @@ def test_what_was_cut_off_is_kept_until_the_engine_has_noticed(make_gate: MakeGa
     assert [c.request_id for c in gate.handle(Tick(), SECOND + SECOND // 4)] == ["b"]
 
 
+def test_what_was_cut_off_counts_at_its_peak_while_it_is_kept(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(blocks=12, policy=Policy.TRAJECTORY, abort_tail_ns=SECOND)
+    gate.handle(arrive("short", 64, 16, paced=True), 0)  # 5 blocks at its end
+    gate.handle(Progressed("short", 15), 1)
+    gate.handle(Ended("short", Outcome.CLIENT_GONE, engine_done=False), 2)
+    # Watched, short would be gone before long is large; cut off, nobody sees it end.
+    assert gate.handle(arrive("long", 16, 112, paced=True), 3) == [Parked("long", 1)]
+
+
+def test_the_told_time_counts_those_who_wait_before(make_gate: MakeGate, arrive: Arrive) -> None:
+    told = []
+    for ahead in (0, 1):
+        gate = make_gate(queue_requests=ahead)
+        gate.handle(arrive("teacher", 16, 100), 0)
+        gate.handle(Ended("teacher", Outcome.FINISHED, Tokens(100)), 10 * SECOND)
+        gate.handle(arrive("a", 60, 100), 20 * SECOND)
+        for number in range(ahead):
+            gate.handle(arrive(f"before{number}", 60, 100), 20 * SECOND)
+        (reject,) = gate.handle(arrive("b", 60, 100), 25 * SECOND)
+        assert isinstance(reject, Reject)
+        told.append(reject.retry_after_ns // SECOND)
+    assert told == [5, 20]
+
+
+def test_a_bound_is_worth_at_most_what_the_context_leaves_and_is_never_paced(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(blocks=20, max_context=Tokens(160))
+    (forward,) = gate.handle(arrive("a", 5000, 60, exact=False, paced=True), 0)
+    assert forward == Forward("a", Blocks(10), Tokens(60), 0)
+    living = gate.ledger.get("a")
+    assert living is not None
+    assert (living.footprint.prompts, living.paced) == ((100,), False)
+    (forward,) = gate.handle(arrive("b", 5000, 5000, exact=False), 0)
+    assert forward == Forward("b", Blocks(10), Tokens(159), 0)
+    assert refusal(make_gate(max_context=Tokens(160)).handle(arrive("c", 5000, 60), 0)) is Refusal.CONTEXT_EXCEEDED
+
+
+def test_a_deadline_that_has_passed_already_is_kept_even_if_there_is_room(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate()
+    assert refusal(gate.handle(arrive("a", deadline_ns=5), 5)) is Refusal.DEADLINE
+    assert isinstance(gate.handle(arrive("b", deadline_ns=6), 5)[0], Forward)
+
+
 # Trajectory
 
 
@@ -269,8 +313,26 @@ def test_progress_alone_can_let_the_next_one_in(make_gate: MakeGate, arrive: Arr
     gate = make_gate(blocks=10, policy=Policy.TRAJECTORY)
     gate.handle(arrive("short", 64, 16, paced=True), 0)
     assert gate.handle(arrive("long", 70, 74, paced=True), 0) == [Parked("long", 1)]
-    commands = gate.handle(Progressed("short", 15), 1)
+    assert gate.handle(Progressed("short", 15), 1) == []
+    assert gate.next_wake_ns == 1 + RECHECK_NS
+    commands = gate.handle(Tick(), 1 + RECHECK_NS)
     assert [c.request_id for c in commands] == ["long"]
+    assert gate.next_wake_ns is None
+
+
+def test_a_refusal_tells_what_is_free_at_most_a_moment_old(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(blocks=10, policy=Policy.TRAJECTORY, queue_requests=0)
+    gate.handle(arrive("a", 16, 112, paced=True), 0)
+    told = []
+    for now in (1, 2, 2 + RECHECK_NS):
+        (reject,) = gate.handle(arrive(f"r{now}", 100, 44), now)
+        assert isinstance(reject, Reject)
+        told.append(reject.free_blocks)
+        if now == 1:
+            gate.handle(PaceLost("a"), 1)  # nothing changes at once: it is promised its peak already
+    assert told == [2, 2, 2]
+    gate.handle(Ended("a", Outcome.FINISHED), 3)
+    assert isinstance(gate.handle(arrive("b", 100, 44), 4)[0], Forward)
 
 
 def test_prefill_under_way_widens_the_skew(make_gate: MakeGate, arrive: Arrive) -> None:

@@ -17,6 +17,10 @@ from kvbudget.plan.lengths import parse_lengths
 from kvbudget.plan.request import Plan, PlanRequest
 from kvbudget.units import GIB, Bytes
 
+LLAMA_8B: dict[str, Any] = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+}  # fmt: skip
 MakeRequest = Callable[..., PlanRequest]
 GB = 10**9
 # 40 layers x 40 heads x 128 x 2 x 2 bytes = 819,200 bytes a token: the documents' "0.8 MB"
@@ -213,6 +217,75 @@ def test_weights_that_nothing_tells_are_asked_for_not_guessed(request_of: MakeRe
     assert "--weights" in caught.value.fix
     assert make_plan(request_of(config=quantised, weights=5 * GIB, gpu=gpu_named("h100"), max_model_len=8192)).fits
     assert make_plan(request_of(config=quantised, kv_cache_memory=Bytes(24 * GIB), max_model_len=8192)).fits
+
+
+LLAMA_70B = {"num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "length", "ranks"), [("h100", 8192, 2), ("h100", 131072, 4), ("l40s", 4096, 4), ("rtx-4090", 4096, 8)]
+)
+def test_weights_beyond_the_card_are_answered_with_the_smallest_split_that_fits(
+    request_of: MakeRequest, gpu: str, length: int, ranks: int
+) -> None:
+    given = {"config": LLAMA_70B, "gpu": gpu_named(gpu), "max_model_len": length}
+    (finding,) = make_plan(request_of(**given)).findings
+    assert finding.code == "no_kv_memory"
+    assert "gpu-memory-utilization" not in finding.fix
+    assert finding.fix.startswith(f"use --tensor-parallel-size {ranks},")
+    assert make_plan(request_of(**given, tensor_parallel_size=ranks)).fits
+    assert not make_plan(request_of(**given, tensor_parallel_size=ranks // 2)).fits
+
+
+def test_where_no_split_helps_none_is_named(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(config=LLAMA_70B, gpu=gpu_named("t4"), overhead=Bytes(15 * GIB), max_model_len=8192))
+    assert codes(plan) == ["no_kv_memory"]
+    assert "--tensor-parallel-size" not in plan.findings[0].fix
+    assert "gpu-memory-utilization" not in plan.findings[0].fix
+
+
+def test_more_utilization_is_advised_only_where_it_helps(request_of: MakeRequest) -> None:
+    given = {"weights": 20 * GIB, "gpu_memory": Bytes(24 * GIB), "activation": Bytes(GIB), "overhead": Bytes(GIB)}
+    plan = make_plan(request_of(**given, gpu_memory_utilization=0.8, max_model_len=8192))
+    assert codes(plan) == ["no_kv_memory"]
+    assert "raise --gpu-memory-utilization" in plan.findings[0].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("nvidia--Qwen3-235B-A22B-NVFP4", "NVFP4"),
+        ("Llama-3.1-8B-Instruct-FP8-KV", "FP8"),
+        ("Qwen2.5-7B-Instruct-AWQ", "AWQ"),
+        ("llama_gptq_4bit", "gptq"),
+        ("model.int8", "int8"),
+        ("Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "quantized"),
+        ("x-W8A8", "W8A8"),
+        ("gpt-MXFP4", "MXFP4"),
+        ("Llama-3.1-8B-bnb-4bit", "bnb"),
+        ("x-FP8-dynamic", "FP8"),
+        ("Llama-3.1-8B", ""),
+        ("Hawqs-8B", ""),
+        ("Llama-3.1-8B-FP16", ""),
+        ("point8-int80-xfp8", ""),
+    ],
+)
+def test_a_quantisation_in_the_name_is_a_whole_word(request_of: MakeRequest, name: str, word: str) -> None:
+    request = request_of(gpu=gpu_named("h100"), max_model_len=8192)
+    for model in (
+        model_from_config(LLAMA_8B, name),
+        model_from_config(LLAMA_8B | {"_name_or_path": f"org/{name}"}, "a-folder"),
+    ):
+        plan = make_plan(request._replace(model=model))
+        assert codes(plan) == (["quantisation_only_in_name"] if word else [])
+        assert plan.fits
+        assert word in (plan.findings[0].message if word else "")
+
+
+def test_a_quantisation_that_the_config_tells_is_not_warned_of(request_of: MakeRequest) -> None:
+    request = request_of(gpu=gpu_named("h100"), max_model_len=8192)
+    config = LLAMA_8B | {"quantization_config": {"quant_method": "fp8"}}
+    assert codes(make_plan(request._replace(model=model_from_config(config, "Llama-FP8")))) == []
 
 
 @given(

@@ -1,16 +1,20 @@
 """The terminal report: verdict first, every part named, findings with what to do."""
 
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from kvbudget.engines.flags import EngineFlags
 from kvbudget.model.read import model_from_config
 from kvbudget.plan.build import make_plan
+from kvbudget.plan.explain import explain
 from kvbudget.plan.gpus import gpu_named
 from kvbudget.plan.lengths import parse_lengths
 from kvbudget.plan.request import Plan, PlanRequest
-from kvbudget.report.text import plan_report
+from kvbudget.report.text import OUT_OF_MEMORY, plan_report
 from kvbudget.units import GIB, Bytes
 
 
@@ -19,10 +23,10 @@ def plan_of(**given: Any) -> Plan:
     return make_plan(PlanRequest(model=model, engine="vllm", **given))
 
 
-def printed(plan: Plan, explained: list[str] | None = None) -> str:
-    console = Console(width=100, no_color=True, highlight=False, force_terminal=False)
+def printed(plan: Plan, explained: list[str] | None = None, *, width: int = 100, unbroken: bool = False) -> str:
+    console = Console(width=width, no_color=True, highlight=False, force_terminal=False)
     with console.capture() as capture:
-        console.print(plan_report(plan, explained or []))
+        console.print(plan_report(plan, explained or [], unbroken_log_line=unbroken), crop=False)
     return capture.get()
 
 
@@ -46,7 +50,7 @@ def test_a_plan_that_does_not_fit_shows_the_finding_and_its_fix() -> None:
 
 def test_a_card_that_the_weights_overfill_starts_with_no_length() -> None:
     plan = plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("t4"), overhead=Bytes(14 * GIB))
-    assert "no length would start" in printed(plan)
+    assert "no length would fit" in printed(plan)
 
 
 def test_lengths_and_explanation_are_shown_when_asked_for() -> None:
@@ -62,3 +66,80 @@ def test_lengths_and_explanation_are_shown_when_asked_for() -> None:
 
 def test_markup_in_a_model_name_is_shown_as_it_is() -> None:
     assert "[bold]m[/bold]" in printed(plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("h100")))
+
+
+def bars(text: str) -> dict[str, int]:
+    rows = [line for line in text.splitlines() if "█" in line]
+    return {line.split("  ")[0]: line.count("█") for line in rows}
+
+
+@pytest.mark.parametrize("gpu", [None, "h100"])
+def test_bars_are_shares_of_one_total(gpu: str | None) -> None:
+    flags = EngineFlags(max_model_len=512, num_gpu_blocks_override=100)
+    drawn = bars(printed(plan_of(flags=flags, gpu=gpu_named(gpu) if gpu else None)))
+    assert drawn["weights"] > 0
+    assert drawn.get("KV cache", 0) <= 1  # 0.20 GiB beside 14.96
+
+
+def test_what_is_over_the_card_does_not_draw_every_bar_full() -> None:
+    drawn = bars(printed(plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("t4"), overhead=Bytes(14 * GIB))))
+    assert sum(drawn.values()) <= 25
+
+
+@pytest.mark.parametrize(
+    ("given", "heading"),
+    [
+        ({"flags": EngineFlags(max_model_len=512, block_size=24)}, "WOULD NOT START"),
+        ({"flags": EngineFlags(max_model_len=512, tensor_parallel_size=3)}, "WOULD NOT START"),
+        ({"flags": EngineFlags(max_model_len=512, tensor_parallel_size=2), "gpus": 1}, "WOULD NOT START"),
+        ({"flags": EngineFlags(max_model_len=512), "target_concurrency": 10**6}, "DOES NOT FIT"),
+        ({"flags": EngineFlags(max_model_len=512), "kv_cache_memory": Bytes(100 * GIB)}, "DOES NOT FIT"),
+        ({"flags": EngineFlags(max_model_len=512)}, "FITS"),
+    ],
+)
+def test_the_heading_tells_a_lack_of_memory_from_a_flag_that_no_memory_would_help(
+    given: dict[str, Any], heading: str
+) -> None:
+    assert printed(plan_of(gpu=gpu_named("h100"), **given)).startswith(heading)
+
+
+def test_every_error_is_headed_on_purpose() -> None:
+    root = Path(__file__).parents[2] / "src" / "kvbudget"
+    sources = "".join((root / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
+    found = set(re.findall(r'(?:Refusal\(|Finding\()\s*"(\w+)"', sources))
+    warnings = {"gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name"}
+    assert found - warnings - OUT_OF_MEMORY == {
+        "max_model_len_beyond_model", "heads_not_divisible", "kv_heads_not_divisible", "block_size_unsupported",
+        "batched_tokens_below_seqs", "too_few_gpus",
+    }  # fmt: skip
+    assert found >= OUT_OF_MEMORY
+
+
+def test_long_lines_hang_under_their_beginning() -> None:
+    step = "a step " + "with many words " * 8
+    text = printed(plan_of(flags=EngineFlags(max_model_len=2**20), gpu=gpu_named("rtx-4090")), [step], width=60)
+    shown = text.splitlines()
+    assert max(map(len, shown)) <= 60
+    first = next(index for index, line in enumerate(shown) if line.startswith("  a step"))
+    assert shown[first + 1].startswith("    with") or shown[first + 1].startswith("    m")
+    message = next(index for index, line in enumerate(shown) if line.startswith("error: "))
+    assert all(line.startswith("  ") for line in shown[message + 1 : message + 4])
+    assert shown[message + 2].startswith("    ")
+
+
+@pytest.mark.parametrize("width", [40, 44, 50, 80])
+def test_numbers_win_over_bars_where_room_is_short(width: int) -> None:
+    text = printed(plan_of(flags=EngineFlags(max_model_len=8192), gpu=gpu_named("l40s")), width=width)
+    for name, amount in (("weights", "11.05"), ("CUDA graphs", "1.00"), ("non-torch", "0.25")):
+        assert any(line.startswith(name) and amount in line for line in text.splitlines()), text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_one_request_is_not_one_requests() -> None:
+    flags = EngineFlags(max_model_len=8192, num_gpu_blocks_override=513 + 5)
+    lengths = parse_lengths("p50=4096,p95=4096,p99=4096", "--prompt-lengths")
+    plan = plan_of(flags=flags, prompt_lengths=lengths, output_lengths=lengths, target_concurrency=2)
+    text = printed(plan, explain(plan))
+    assert "1 request " in text
+    assert "1 requests" not in text

@@ -10,6 +10,7 @@ import sys
 import uvloop
 
 from kvbudget.cli.main import EXIT_FINDING, EXIT_GOOD
+from kvbudget.cli.output import written_out
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.simulate.paged_engine import start_refusal
@@ -107,7 +108,8 @@ async def _serve(settings: EngineSettings, host: str, port: int, as_json: bool) 
         loop.add_signal_handler(number, stop.set)
     engine = await start_engine(settings, host, port)
     try:
-        print(_ready_line(engine, as_json), flush=True)
+        with written_out():
+            print(_ready_line(engine, as_json))
         await stop.wait()
     finally:
         await engine.close()

@@ -5,29 +5,35 @@ With --json nothing outside the standard library is imported: it runs in CI and 
 
 import argparse
 import json
+import re
+from collections.abc import Sequence
+from typing import Any
 
+from kvbudget.cli.output import written_out
 from kvbudget.edge.hub.folder import Checkpoint, read_checkpoint
 from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags
 from kvbudget.engines.registry import DEFAULT_ENGINE
-from kvbudget.errors import UnsupportedError
+from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.plan.build import make_plan
 from kvbudget.plan.document import plan_json
 from kvbudget.plan.gpus import gpu_named
 from kvbudget.plan.lengths import parse_lengths
 from kvbudget.plan.request import Amount, Plan, PlanRequest
-from kvbudget.units import Bytes, parse_length, parse_size
+from kvbudget.units import MIB, Bytes, parse_length, parse_size
 
 EPILOG = """\
 examples:
   kvbudget plan ./Llama-3.1-8B --gpu h100
+  kvbudget plan docs/examples/llama-3.1-8b --gpu h100 --max-model-len 8k     # from a clone, nothing to download
   kvbudget plan ./config.json --gpu-memory 24GiB --weights 16GiB --overhead 2GiB --max-model-len 8k
   kvbudget plan ./Qwen3-32B --gpu h100 --gpus 2 -tp 2 --kv-cache-dtype fp8 --explain
   kvbudget plan ./Qwen3-8B --kv-cache-memory-bytes 24GiB --max-model-len 32k --json
   kvbudget plan ./Qwen3-8B --gpu l40s --prompt-lengths p50=800,p95=4000,p99=8000 --output-lengths p50=200,p95=900,p99=2k
 
 sizes: 24GiB (1024-based), 80GB (1000-based) or bytes; lengths: 8192, 8k (= 8192), 1m. All results are per GPU.
-exit: 0 fits; 1 does not fit, or misses --target-concurrency; 2 usage, or a model that is not known."""
+exit: 0 fits; 1 does not fit, or misses --target-concurrency; 2 usage, or a model that is not known, or stdout that
+cannot be written."""
 
 # Flags of the contract that later versions bring: named when used, never ignored.
 _LATER = {
@@ -45,8 +51,15 @@ _LATER = {
 }
 
 
+# Nothing that the flags below describe is smaller; a number that lost its unit is.
+_LEAST_SIZE = MIB
+_NONE_IS_A_SIZE = ("--activation", "--overhead")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; engine flags carry vLLM's own names."""
+    parser.usage = "%(prog)s MODEL [flags]   (%(prog)s --help shows them)"
+    _refuse_unknown_flags(parser)
     parser.add_argument("model", metavar="MODEL", help="folder with config.json, or a config.json")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--gpu", metavar="NAME", help="a known card, by its true memory: h100, l40s, rtx-4090, ...")
@@ -100,13 +113,14 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = read_checkpoint(args.model)
     model = model_from_config(checkpoint.config, checkpoint.name)
     plan = make_plan(_request(args, model, checkpoint))
-    if args.json:
-        document = plan_json(plan)
-        if args.explain:
-            document["explain"] = _explained(plan)
-        print(json.dumps(document, allow_nan=False))
-    else:
-        _print_text(plan, _explained(plan) if args.explain else [])
+    with written_out():
+        if args.json:
+            document = plan_json(plan)
+            if args.explain:
+                document["explain"] = _explained(plan)
+            print(json.dumps(document, allow_nan=False))
+        else:
+            _print_text(plan, _explained(plan) if args.explain else [])
     return 0 if plan.fits else 1
 
 
@@ -155,7 +169,17 @@ def _weights(args: argparse.Namespace, model: Model, checkpoint: Checkpoint) -> 
 
 
 def _size(text: str | None, flag: str) -> Bytes | None:
-    return None if text is None else parse_size(text, flag)
+    """A size of memory. A number without its unit would be taken for bytes, and planned as if it were meant."""
+    if text is None:
+        return None
+    size = parse_size(text, flag)
+    if size >= _LEAST_SIZE or (size == 0 and flag in _NONE_IS_A_SIZE):
+        return size
+    number = re.sub(r"[^0-9.]", "", text)
+    raise BadValueError(
+        f"{flag}: {text.strip()[:40]!r} is {size} bytes, less than 1MiB",
+        fix=f"did you mean {number}GiB?" if size else "leave it out, or write 24GiB or 80GB",
+    )
 
 
 def _length(text: str | None) -> int | None:
@@ -168,7 +192,20 @@ def _refuse_later_flags(args: argparse.Namespace) -> None:
     for flag, what in _LATER.items():
         value = getattr(args, _later_name(flag))
         if value is not None and (flag, value) != ("--decode-context-parallel-size", "1"):
-            raise UnsupportedError(f"{flag}: {what} is planned but not built yet", fix=f"leave {flag} out")
+            raise UnsupportedError(f"{flag} ({what}) is planned but not built yet", fix=f"leave {flag} out")
+
+
+def _refuse_unknown_flags(parser: argparse.ArgumentParser) -> None:
+    """The parser above this one would name a flag that is unknown here below a usage that shows no flags of `plan`."""
+    parse = parser.parse_known_args
+
+    def strict(args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = parse(args, namespace)
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    parser.parse_known_args = strict  # type: ignore[method-assign, assignment]
 
 
 def _later_name(flag: str) -> str:
@@ -186,4 +223,6 @@ def _print_text(plan: Plan, explained: list[str]) -> None:
 
     from kvbudget.report.text import plan_report
 
-    Console(highlight=False).print(plan_report(plan, explained))
+    console = Console(highlight=False)
+    # A line that is to be searched for in a log must be whole; crop would cut what is longer than the console.
+    console.print(plan_report(plan, explained, unbroken_log_line=not console.is_terminal), crop=False)

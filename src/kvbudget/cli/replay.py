@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvbudget.cli.main import EXIT_INTERRUPTED
+from kvbudget.cli.output import written_out
 from kvbudget.edge.traces import FORMATS, TraceOptions, load_trace
 from kvbudget.errors import BadValueError, UnsupportedError
 
@@ -23,9 +25,10 @@ EPILOG = """examples:
 
 Requests leave at their recorded times, whatever became of those before (open loop). Without --max-tokens each client
 declares exactly what the trace's answer took and the engine is told to ignore its end-of-sequence token; with it, every
-client declares that many and the model ends by itself. Ctrl-C gives the report so far.
+client declares that many and the model ends by itself. Ctrl-C (or SIGTERM) gives the report so far.
 
-exit: 0 good, 1 requests failed (refusals and time-outs are no failures) or none finished, 2 usage or no endpoint.
+exit: 0 good, 1 requests failed (refusals and time-outs are no failures) or none finished, 2 usage, no endpoint or
+stdout that cannot be written, 130 stopped by Ctrl-C or SIGTERM, after the report so far.
 """
 _OWN_FILES = 64  # descriptors beside the load's connections
 
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 good, 1 failures or nothing finished."""
+    """0 good, 1 failures or nothing finished, 130 stopped early."""
     options = TraceOptions(
         rate_scale=args.rate_scale,
         max_requests=args.max_requests,
@@ -87,22 +90,26 @@ def run(args: argparse.Namespace) -> int:
     try:
         from kvbudget.edge.replay.run import replay
     except ImportError as error:
-        raise UnsupportedError(f"replay needs {error.name}", fix="pip install 'kvbudget[gate]'") from None
+        raise UnsupportedError(f"replay needs {error.name}", fix="pip install '.[gate]' in a checkout") from None
     settings = _settings(args)
     _raise_open_files(settings.concurrency_limit)
 
+    stop = asyncio.Event()
+
     async def stoppable() -> dict[str, object]:
-        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, stop.set)
         return await replay(requests, settings, stop=stop, say=_say)
 
     report = _run_loop(stoppable())
-    if args.json:
-        print(json.dumps(report, allow_nan=False))
-    else:
-        _print_table(report)
+    with written_out():
+        if args.json:
+            print(json.dumps(report, allow_nan=False))
+        else:
+            _print_table(report)
+    if stop.is_set():
+        return EXIT_INTERRUPTED
     return 1 if report["failed"] or not report["finished"] else 0
 
 
@@ -168,7 +175,8 @@ def _print_table(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{report['requests']} requests in {report['elapsed_s']:.1f} s", show_header=False)
+    noun = "request" if report["requests"] == 1 else "requests"
+    table = Table(title=f"{report['requests']} {noun} in {report['elapsed_s']:.1f} s", show_header=False)
     for label, text in _rows(report):
         table.add_row(label, text)
     console = Console()

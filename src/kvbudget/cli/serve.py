@@ -5,6 +5,7 @@ import asyncio
 import gc
 import json
 import logging
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -99,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
     settings = settings_from(args)
+    _raise_file_limit()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         import uvloop
@@ -155,6 +157,14 @@ def settings_from(args: argparse.Namespace) -> "ServiceSettings":
     )
 
 
+def _raise_file_limit() -> None:
+    """As many descriptors as the system lets us have: each request takes two, and most shells allow 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
     from kvbudget.edge.service import start_service
 
@@ -172,7 +182,15 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
         if args.embedded_engine:
             engine = await _start_demo_engine()
             settings = _before_embedded(settings, engine)
-        service = await start_service(settings)
+        starting = asyncio.create_task(start_service(settings))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():  # told to stop before the engine was found
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        service = starting.result()
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
         # after every 700 allocations, which a request alone makes. Flows break their cycles themselves.
         gc.collect()

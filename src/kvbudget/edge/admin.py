@@ -109,7 +109,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
     gate, facts = gateway.gate, gateway.backend.facts
     ledger = gate.ledger
     reading = facts.reading
-    pool = reading.pool if reading is not None else None
+    pool = facts.pool
     return {
         "schema": "kvbudget.state/1",
         "pool": {

@@ -39,6 +39,7 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.POOL_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.QUEUE_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DEADLINE: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.ENGINE_BUSY: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
@@ -71,12 +72,12 @@ class Refuser:
             error_body(message, None, param, answer.code),
         )
 
-    def unreachable(self, engine: str) -> tuple[int, Headers, bytes]:
-        """The answer of a request that was admitted, but found no engine."""
-        answer = ANSWERS[Refusal.NO_BACKEND]
-        told = f"The engine at {engine} cannot be reached; please try again later."
-        headers = [*_JSON, *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
-        return answer.status, headers, error_body(told, None, None, answer.code)
+    def later(self, refusal: Refusal, told: str, exchange: Exchange, request_id: bytes) -> None:
+        """Answer a request that was counted or admitted already, and is refused for want of an engine, or by it."""
+        answer = ANSWERS[refusal]
+        status = self._overload_status if answer.status == 429 else answer.status
+        headers = [*_JSON, (b"x-request-id", request_id), *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
+        exchange.respond(status, headers, error_body(told, None, None, answer.code))
 
     def _message(self, reject: Reject) -> str:
         match reject.refusal:
@@ -93,12 +94,14 @@ class Refuser:
                 return "The request cannot be understood."
             case Refusal.POOL_FULL | Refusal.QUEUE_FULL | Refusal.DEADLINE:
                 return self._not_now(reject)
+            case Refusal.ENGINE_BUSY:
+                return f"The engine behind pool {self._pool_name!r} has reached a limit of its own; please retry later."
             case Refusal.DRAINING:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
             case Refusal.COUNT_FAILED:
                 return "The prompt's tokens could not be counted just now; please try again shortly."
             case Refusal.NO_BACKEND:
-                return f"The engine behind pool {self._pool_name!r} cannot be reached; please try again later."
+                return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
         pool = (
@@ -174,4 +177,5 @@ def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -
 
 def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:
     """Answer with an error that is no refusal of the gate."""
-    exchange.respond(status, [*_JSON, (b"x-request-id", request_id)], error_body(message, None, None, code))
+    headers = [*_JSON, (b"x-request-id", request_id), *([(b"allow", b"POST")] if status == 405 else [])]
+    exchange.respond(status, headers, error_body(message, None, None, code))

@@ -10,8 +10,9 @@ import orjson
 
 from kvbudget.edge.http.messages import Headers, end_to_end
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import Upstream, UpstreamError
+from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
+from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import InputError
 from kvbudget.units import Tokens
 
@@ -34,12 +35,17 @@ _NOT_FORWARDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What one look at the engine told. `models`: ids that it serves; `max_context` in tokens, None if not told."""
+    """What is known of the engine after a look. `models`: ids that it serves; `max_context` in tokens, None if unknown.
+
+    `reading` is of this look; models, context and pool are the last ones told since the engine came up: a scrape that
+    fails takes nothing away from an engine that is healthy.
+    """
 
     up: bool
     models: tuple[str, ...] = ()
     max_context: Tokens | None = None
     reading: EngineReading | None = None
+    pool: EnginePool | None = None
     problem: str = ""
     looked_ns: int = 0  # when, on the monotonic clock
 
@@ -73,35 +79,55 @@ class Backend:
         self._look_now.set()
 
     async def look(self) -> EngineFacts:
-        """Ask the engine for health, models and metrics. Never raises: what goes wrong is in `problem`."""
+        """Ask the engine for health, models and metrics. What goes wrong is in `problem`."""
+        last = self.facts if self.facts.up else EngineFacts(up=True)
         try:
-            health = await self.upstream.request(b"GET", b"/health", [], b"", _PROBE_TIMEOUT_S)
-            if health.status >= 500:
-                self.facts = EngineFacts(up=False, problem=f"/health answered {health.status}")
-                return self.facts
-            models, max_context = await self._models()
-            reading, problem = await self._reading()
-            self.facts = EngineFacts(True, models, max_context, reading, problem, time.monotonic_ns())
+            health = await self._get(b"/health")
         except UpstreamError as error:
-            self.facts = EngineFacts(up=False, problem=str(error))
+            if error.kind != "no_connection":  # that is our own want, and says nothing of the engine
+                self.facts = EngineFacts(up=False, problem=str(error))
+            return self.facts
+        if health.status >= 500:
+            self.facts = EngineFacts(up=False, problem=f"/health answered {health.status}")
+            return self.facts
+        models, max_context = await self._models()
+        reading, problem = await self._reading()
+        pool = reading.pool if reading is not None and reading.pool is not None else last.pool
+        self.facts = EngineFacts(
+            True,
+            models or last.models,
+            max_context if max_context is not None else last.max_context,
+            reading,
+            pool,
+            problem,
+            time.monotonic_ns(),
+        )
         return self.facts
 
     async def watch(self, changed: Callable[[EngineFacts], None]) -> None:
-        """Look for ever; `changed` is called after every look."""
+        """Look for ever; `changed` is called after every look. Nothing that an engine says can end it."""
         while True:
-            changed(await self.look())
+            try:
+                changed(await self.look())
+            except Exception:
+                log.exception("looking at the engine failed in a way that it should not")
             pause_s = self._interval_s if self.facts.up else self._down_interval_s
             self._look_now.clear()
             try:
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
-                await asyncio.sleep(
-                    self._down_interval_s / 5
-                )  # a burst of failed relays is one reason to look, not many
+                # A burst of failed relays is one reason to look, not many.
+                await asyncio.sleep(self._down_interval_s / 5)
             except TimeoutError:
                 pass
 
+    async def _get(self, path: bytes) -> Response:
+        return await self.upstream.request(b"GET", path, [], b"", _PROBE_TIMEOUT_S)
+
     async def _models(self) -> tuple[tuple[str, ...], Tokens | None]:
-        answer = await self.upstream.request(b"GET", b"/v1/models", [], b"", _PROBE_TIMEOUT_S)
+        try:
+            answer = await self._get(b"/v1/models")
+        except UpstreamError:
+            return (), None
         if answer.status != 200:
             return (), None
         try:
@@ -113,10 +139,13 @@ class Backend:
         return tuple(str(entry.get("id")) for entry in listed), Tokens(min(known)) if known else None
 
     async def _reading(self) -> tuple[EngineReading | None, str]:
-        answer = await self.upstream.request(b"GET", b"/metrics", [], b"", _PROBE_TIMEOUT_S)
+        try:
+            answer = await self._get(b"/metrics")
+        except UpstreamError as error:
+            return None, f"/metrics: {error}"
         if answer.status != 200:
             return None, f"/metrics answered {answer.status}"
         try:
             return reading_of(answer.body.decode("utf-8", "replace")), ""
-        except (ValueError, InputError) as error:
+        except (ValueError, ArithmeticError, InputError) as error:
             return None, f"/metrics: {error}"

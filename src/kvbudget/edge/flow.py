@@ -7,6 +7,7 @@ A flow is the watcher of its own relay. Every path ends in `Gateway.end(flow, ..
 that is over.
 """
 
+import asyncio
 from enum import Enum
 from typing import Protocol
 
@@ -33,6 +34,9 @@ class FlowOwner(Protocol):
     def client_gone(self, flow: "Flow") -> None:
         """The client left before its answer was complete."""
 
+    def passes_on(self, status: int) -> bool:
+        """Whether an answer with this status is for the client."""
+
     def relay_progressed(self, flow: "Flow", events: int) -> None:
         """So many more events of its stream passed."""
 
@@ -48,6 +52,7 @@ class Flow:
 
     __slots__ = (
         "ask",
+        "counting",
         "exact",
         "exchange",
         "identity",
@@ -69,6 +74,7 @@ class Flow:
         self.identity = identity
         self.ask: Ask | None = ask  # until it is forwarded: prompts are large, streams are long
         self.state = State.COUNTING
+        self.counting: asyncio.Future[Count] | None = None
         self.prompt_tokens = 0
         self.exact = False
         self.instead = False  # bounded only because the counter failed
@@ -87,6 +93,9 @@ class Flow:
     def let_go(self) -> None:
         """Over: cut the cycles between exchange, flow and relay, so that memory comes back without the collector."""
         self.exchange.on_gone = None
+        if self.counting is not None:
+            self.counting.cancel()  # nobody waits for it any more; done, this does nothing
+            self.counting = None
         self.relay = None
         self.ask = None
 
@@ -95,8 +104,8 @@ class Flow:
         self.owner.client_gone(self)
 
     def on_head(self, status: int, headers: Headers) -> bool:
-        """For the relay: pass on whatever the engine answers."""
-        return True
+        """For the relay: pass on what the engine answers, its overload aside."""
+        return self.owner.passes_on(status)
 
     def on_events(self, count: int) -> None:
         """For the relay."""

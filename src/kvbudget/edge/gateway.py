@@ -34,6 +34,11 @@ PROGRESS_STRIDE = 8
 # Only these are streamed with one event per token and sequence.
 _PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 _TICK = Tick()
+SHUTTING_DOWN = "This gate is shutting down; please try again later."
+# By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
+# (vLLM 0.32 sends a bare 503), and 408 makes SDKs retry at once.
+_ENGINE_OVERLOADED = frozenset({429, 503})
+_ENGINE_TIMED_OUT = 408
 
 
 class Gateway:
@@ -55,7 +60,7 @@ class Gateway:
         self.gate = gate
         self.backend = backend
         self.metrics = metrics
-        self._refuser = refuser
+        self.refuser = refuser
         self._default_new_tokens = default_new_tokens
         self._now_ns = now_ns
         self._flows: dict[str, Flow] = {}  # parked or forwarded
@@ -77,7 +82,9 @@ class Gateway:
         self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
         self.metrics.prompt_tokens.observe(flow.prompt_tokens)
         prompts, identity = counted.prompt_tokens, flow.identity
-        flow.paced = ask.stream and ask.sequences == 1 and len(prompts) == 1 and ask.surface in _PACED_SURFACES
+        flow.paced = (
+            ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
+        )
         self._flows[flow.key] = flow
         self.push(
             Arrived(
@@ -90,6 +97,7 @@ class Gateway:
                 identity.priority,
                 flow.paced,
                 None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
+                counted.exact,
             )
         )
 
@@ -160,7 +168,7 @@ class Gateway:
             command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        status, headers, body = self._refuser.answer(command, exact=flow.exact)
+        status, headers, body = self.refuser.answer(command, exact=flow.exact)
         flow.exchange.respond(status, [*headers, (b"x-request-id", flow.identity.request_id)], body)
 
     # Requests go on and end
@@ -207,7 +215,9 @@ class Gateway:
         if flow.unreported_events:
             self._report_progress(flow)
         self.end(flow, outcome, output_tokens=output_tokens, engine_done=end.outcome in _ENGINE_DONE)
-        if end.outcome in _UNANSWERED and flow.exchange.open:
+        if end.outcome is RelayOutcome.WITHHELD:
+            self._answer_overload(flow, end)
+        elif end.outcome in _UNANSWERED and flow.exchange.open:
             self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
 
     def end(self, flow: Flow, outcome: Outcome, *, output_tokens: int | None, engine_done: bool) -> None:
@@ -236,16 +246,30 @@ class Gateway:
                 flow.identity.request_id.decode(),
             )
 
+    def passes_on(self, status: int) -> bool:
+        """Whether an answer of the engine with this status reaches the client."""
+        return status not in _ENGINE_OVERLOADED and status != _ENGINE_TIMED_OUT
+
+    def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
+        """Say in our own form what the engine said in a form that clients cannot act on."""
+        exchange, request_id = flow.exchange, flow.identity.request_id
+        if end.status == _ENGINE_TIMED_OUT:
+            plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
+            return
+        self.metrics.refusals[Refusal.ENGINE_BUSY] += 1
+        told = "The engine has reached a limit of its own; please retry later."
+        self.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id)
+
     def answer_for_engine(self, exchange: Exchange, request_id: bytes, end: RelayEnd) -> None:
         """The engine gave no answer, and nothing was sent to the client yet."""
         if end.outcome is RelayOutcome.UNREACHABLE:
             self.backend.found_down()
-            status, headers, body = self._refuser.unreachable(self.backend.name)
-            exchange.respond(status, [*headers, (b"x-request-id", request_id)], body)
+            told = f"The engine at {self.backend.name} cannot be reached; please try again later."
+            self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
         elif end.outcome is RelayOutcome.TIMEOUT_BEFORE_HEAD:
             plain_error(exchange, 504, "The engine kept silent for too long.", request_id, "upstream_failed")
         elif end.outcome is RelayOutcome.CANCELLED:
-            plain_error(exchange, 503, "This gate is shutting down.", request_id, "server_is_overloaded")
+            self.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
         else:
             plain_error(exchange, 502, "The engine broke off before it answered.", request_id, "upstream_failed")
 
@@ -266,21 +290,15 @@ class Gateway:
         """Refuse new requests with 503; parked and forwarded ones go on."""
         self.push(DrainStarted())
 
-    async def drained(self, grace_s: float) -> bool:
-        """Wait until no flow is left, at most `grace_s`; then cut off the rest. True if nothing had to be cut."""
-        deadline_ns = self._now_ns() + int(grace_s * 1e9)
-        while self._flows and self._now_ns() < deadline_ns:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)  # once, at the end: the data path pays nothing for it
-        left = list(self._flows.values())
-        for flow in left:
-            relay = flow.relay
-            if relay is not None:
-                relay.cancel()
+    def cut_off(self) -> None:
+        """End every flow that is left; its client is told."""
+        for flow in list(self._flows.values()):
+            if flow.relay is not None:
+                flow.relay.cancel()
             else:
                 exchange, request_id = flow.exchange, flow.identity.request_id
                 self.end(flow, Outcome.SHUT_DOWN, output_tokens=None, engine_done=True)
-                plain_error(exchange, 503, "This gate is shutting down.", request_id, "server_is_overloaded")
-        return not left
+                self.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
 
     def close(self) -> None:
         """Stop the timer."""

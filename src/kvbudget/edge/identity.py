@@ -1,5 +1,6 @@
 """Who sends a request, how urgent it is and until when: read from its headers, bounded, never trusted further."""
 
+import hashlib
 import re
 from itertools import count
 from typing import NamedTuple
@@ -32,6 +33,7 @@ class Identities:
 
     def __init__(self, request_id_prefix: str) -> None:
         self.tenants = {DEFAULT_TENANT}
+        self._keys: dict[bytes, str] = {}
         self._prefix = request_id_prefix.encode()
         self._numbers = count(1)
 
@@ -43,9 +45,14 @@ class Identities:
         return b"%s-%x" % (self._prefix, next(self._numbers))
 
     def read(self, headers: Headers, request_id: bytes) -> Identity:
-        """Reads `x-kvbudget-tenant`, `x-kvbudget-priority`, `x-kvbudget-deadline-ms`. Raises BadRequestError."""
-        identity = Identity(request_id)
+        """Reads `x-kvbudget-tenant` (else the API key), `x-kvbudget-priority` and `x-kvbudget-deadline-ms`.
+
+        Raises BadRequestError.
+        """
+        identity, key = Identity(request_id), None
         for name, value in headers:
+            if name == b"authorization":
+                key = value
             if not name.startswith(b"x-kvbudget-"):
                 continue
             if name == b"x-kvbudget-tenant":
@@ -54,14 +61,27 @@ class Identities:
                 identity = identity._replace(priority=_integer(name, value, -_MAX_PRIORITY, _MAX_PRIORITY))
             elif name == b"x-kvbudget-deadline-ms":
                 identity = identity._replace(deadline_ns=_integer(name, value, 1, _MAX_DEADLINE_MS) * 1_000_000)
+        if key is not None and identity.tenant == DEFAULT_TENANT:
+            identity = identity._replace(tenant=self._tenant_of_key(key))
         return identity
+
+    def _tenant_of_key(self, header: bytes) -> str:
+        """Each API key is a tenant of its own, named by a hash: the key itself must reach no label and no log."""
+        known = self._keys.get(header)
+        if known is None:
+            known = self._account_for("key-" + hashlib.sha256(header).hexdigest()[:12])
+            if len(self._keys) < MAX_TENANTS:
+                self._keys[header] = known
+        return known
 
     def _tenant(self, header: bytes) -> str:
         if not _NAME.fullmatch(header):
             raise BadRequestError(
                 "x-kvbudget-tenant: use 1 to 64 letters, digits, '.', '_' or '-'", "x-kvbudget-tenant", "invalid_value"
             )
-        name = header.decode()
+        return self._account_for(header.decode())
+
+    def _account_for(self, name: str) -> str:
         if name not in self.tenants:
             if len(self.tenants) >= MAX_TENANTS:
                 return OTHER_TENANTS

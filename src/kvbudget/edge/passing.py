@@ -5,22 +5,39 @@ from collections.abc import Callable
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.http.upstream import Relay, RelayEnd, RelayOutcome
 
 Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
-_BEFORE_HEAD = frozenset({RelayOutcome.UNREACHABLE, RelayOutcome.BROKEN_BEFORE_HEAD, RelayOutcome.TIMEOUT_BEFORE_HEAD})
+_BEFORE_HEAD = frozenset(
+    {
+        RelayOutcome.UNREACHABLE,
+        RelayOutcome.BROKEN_BEFORE_HEAD,
+        RelayOutcome.TIMEOUT_BEFORE_HEAD,
+        RelayOutcome.CANCELLED,
+    }
+)
 
 
 class PassingBy:
     """One uncharged exchange: relayed as it is, its own watcher."""
 
-    __slots__ = ("_exchange", "_request_id", "_unanswered")
+    __slots__ = ("_exchange", "_request_id", "_unanswered", "_under_way", "relay")
 
-    def __init__(self, exchange: Exchange, backend: Backend, request_id: bytes, unanswered: Unanswered) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        backend: Backend,
+        request_id: bytes,
+        unanswered: Unanswered,
+        under_way: "set[PassingBy]",
+    ) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._unanswered = unanswered
-        backend.upstream.relay(
+        self._under_way = under_way
+        under_way.add(self)
+        self.relay: Relay | None = None
+        self.relay = backend.upstream.relay(
             exchange,
             method=exchange.method,
             target=exchange.target,
@@ -42,5 +59,6 @@ class PassingBy:
 
     def on_end(self, end: RelayEnd) -> None:
         """Answer in the engine's place if it said nothing."""
-        if end.outcome in _BEFORE_HEAD:
+        self._under_way.discard(self)
+        if end.outcome in _BEFORE_HEAD and self._exchange.open:
             self._unanswered(self._exchange, self._request_id, end)

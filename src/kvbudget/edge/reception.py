@@ -6,7 +6,7 @@ from itertools import count
 
 from kvbudget.edge.answers import bad_request, plain_error
 from kvbudget.edge.flow import Flow, State
-from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
@@ -29,6 +29,7 @@ class Reception:
         self.gateway = gateway
         self.counter = counter
         self.identities = identities
+        self.passing: set[PassingBy] = set()
         self.counting: dict[asyncio.Future[Count], Flow] = {}
         self._bound = BoundCounter()
         self._keys = count(1)
@@ -51,7 +52,10 @@ class Reception:
         self._begin(exchange, surface, request_id)
 
     async def stop(self) -> None:
-        """Cancel what is still being counted; its clients are told."""
+        """Cut off what is still being counted or passes by; its clients are told."""
+        for passing in list(self.passing):
+            if passing.relay is not None:
+                passing.relay.cancel()
         waiting = list(self.counting)
         for counting in waiting:
             counting.cancel()
@@ -63,7 +67,8 @@ class Reception:
             return
         request_id = self.identities.request_id(exchange.headers)
         if passes(path):
-            PassingBy(exchange, self.gateway.backend, request_id, self.gateway.answer_for_engine)
+            gateway = self.gateway
+            PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
         else:
             told = "No such path: this gate serves the OpenAI API under /v1; metrics and state are on its admin port."
             plain_error(exchange, 404, told, request_id, "not_found")
@@ -87,7 +92,7 @@ class Reception:
             self.gateway.arrive(flow, ask, counted, instead=instead)
         else:
             # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
-            counting = asyncio.ensure_future(counted)
+            counting = flow.counting = asyncio.ensure_future(counted)
             self.counting[counting] = flow
             counting.add_done_callback(lambda done: self._counted(flow, ask, done))
 
@@ -98,7 +103,8 @@ class Reception:
         if flow.state is not State.COUNTING:
             return  # its client left meanwhile
         if counting.cancelled():
-            self._give_up(flow, 503, "This gate is shutting down.", "server_is_overloaded")
+            self._give_up(flow)
+            self.gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, flow.exchange, flow.identity.request_id)
         elif error is None:
             self.gateway.arrive(flow, ask, counting.result())
         elif isinstance(error, BadRequestError):
@@ -108,7 +114,9 @@ class Reception:
             self.gateway.arrive(flow, ask, self._bound_instead(ask, error), instead=True)
         else:  # a bug of the counter: the client must get an answer all the same
             log.error("counting failed in a way that no counter should", exc_info=error)
-            self._give_up(flow, 500, "The prompt could not be counted.", "internal_error")
+            self._give_up(flow)
+            told = "The prompt could not be counted."
+            plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
 
     def _refuse(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
         metrics = self.gateway.metrics
@@ -116,11 +124,9 @@ class Reception:
         metrics.outcomes[Outcome.REFUSED] += 1
         bad_request(exchange, request_id, error)
 
-    def _give_up(self, flow: Flow, status: int, message: str, code: str) -> None:
-        if flow.state is State.COUNTING:
-            flow.state = State.OVER
-            self.gateway.metrics.outcomes[Outcome.SHUT_DOWN] += 1
-            plain_error(flow.exchange, status, message, flow.identity.request_id, code)
+    def _give_up(self, flow: Flow) -> None:
+        flow.state = State.OVER
+        self.gateway.metrics.outcomes[Outcome.SHUT_DOWN] += 1
 
     def _bound_instead(self, ask: Ask, error: CountFailedError) -> Count:
         log.warning("counting failed, the upper bound is charged instead: %s", error)

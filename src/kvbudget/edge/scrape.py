@@ -16,6 +16,7 @@ from kvbudget.engines.vllm_metrics import (
 )
 
 _WANTED = (CACHE_CONFIG_INFO, KV_CACHE_USAGE, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING, NUM_REQUESTS_WAITING)
+_LARGEST_COUNT = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,21 @@ def reading_of(metrics_text: str) -> EngineReading:
             else:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
 
+    def within(name: str, most: float) -> float | None:
+        """A gauge may hold NaN or infinity, and so may a broken exporter: that is unknown, not a number."""
+        value = sums.get(name)
+        return value if value is not None and 0 <= value <= most else None
+
     def count(name: str) -> int | None:
-        return int(sums[name]) if name in sums else None
+        value = within(name, _LARGEST_COUNT)
+        return None if value is None else int(value)
 
     return EngineReading(
-        pool, sums.get(KV_CACHE_USAGE), count(NUM_REQUESTS_RUNNING), count(NUM_REQUESTS_WAITING), count(NUM_PREEMPTIONS)
+        pool,
+        within(KV_CACHE_USAGE, 1.0),
+        count(NUM_REQUESTS_RUNNING),
+        count(NUM_REQUESTS_WAITING),
+        count(NUM_PREEMPTIONS),
     )
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvbudget.edge.admin import admin_app
 from kvbudget.edge.answers import Refuser
@@ -24,6 +24,7 @@ from kvbudget.edge.tokens.bound import BoundCounter
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.engine import EngineCounter
 from kvbudget.edge.tokens.tokenizer import TokenizerCounter
+from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
 from kvbudget.gate.gate import Gate, GateConfig
@@ -33,6 +34,7 @@ from kvbudget.units import Blocks, Tokens
 log = logging.getLogger("kvbudget.service")
 
 _COUNT_TIMEOUT_S = 10.0
+_LARGEST_BLOCK = 65536  # tokens; vLLM's largest so far are hybrids' 4,128
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,20 @@ class GateService:
         Retry-After instead of a refused connection.
         """
         self.gateway.start_draining()
-        return await self.gateway.drained(grace_s)
+        deadline = time.monotonic() + grace_s
+        while self._busy() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # once, at the end: the data path pays nothing for it
+        clean = not self._busy()
+        await self._cut_off()
+        return clean
+
+    def _busy(self) -> bool:
+        reception = self.reception
+        return bool(list(self.gateway.flows) or reception.counting or reception.passing)
+
+    async def _cut_off(self) -> None:
+        await self.reception.stop()
+        self.gateway.cut_off()
 
     async def close(self) -> None:
         """End everything; may be called in any state."""
@@ -128,8 +143,7 @@ class GateService:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._data_plane is not None:
             self._data_plane.stop_accepting()
-        await self.reception.stop()
-        await self.gateway.drained(0.0)
+        await self._cut_off()
         self.gateway.close()
         if self._data_plane is not None:
             await self._data_plane.close(0.5)
@@ -143,20 +157,17 @@ class GateService:
             self.gateway.backend_changed(False)
             return
         settings = self.settings
-        pool = facts.reading.pool if facts.reading is not None else None
+        pool = facts.pool
         problem = facts.problem or "no vllm:cache_config_info on /metrics"
-        if pool is not None and pool.single_group is False:
-            # Sliding windows, state layers: a request holds blocks by rules that block_size alone does not tell.
-            pool, problem = None, "the engine has several KV cache groups, which this version does not account for"
+        if pool is not None and (unusable := _why_unusable(pool)):
+            pool, problem = None, unusable
         usable = settings.pool_blocks if settings.pool_blocks is not None else pool.usable_blocks if pool else None
         block_size = settings.block_size or (pool.block_size if pool else 16)
         if usable is None:
-            self.backend.facts = EngineFacts(
-                False,
-                facts.models,
-                facts.max_context,
-                facts.reading,
-                f"the pool cannot be read from the engine ({problem}): give --pool-blocks and --block-size",
+            self.backend.facts = replace(
+                facts,
+                up=False,
+                problem=f"the pool cannot be read from the engine ({problem}): give --pool-blocks and --block-size",
             )
             self.gateway.backend_changed(False)
             return
@@ -187,6 +198,16 @@ class GateService:
             return answer.status, answer.body
 
         return post
+
+
+def _why_unusable(pool: EnginePool) -> str:
+    """Why the gate cannot account for a pool that an engine told; empty if it can."""
+    if pool.single_group is False:
+        # Sliding windows, state layers: a request holds blocks by rules that block_size alone does not tell.
+        return "the engine has several KV cache groups, which this version does not account for"
+    if pool.usable_blocks < 1 or not 0 < pool.block_size <= _LARGEST_BLOCK:
+        return f"it says {pool.usable_blocks} usable blocks of {pool.block_size} tokens"
+    return ""
 
 
 async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:

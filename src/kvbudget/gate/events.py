@@ -15,7 +15,7 @@ class Arrived(NamedTuple):
 
     `max_new_tokens`: what the client asked for per sequence, None if it named no limit, and then
     `default_new_tokens` is taken. `paced`: its tokens will be reported by Progressed. A smaller `priority` is more
-    urgent (vLLM's sign). `deadline_ns`: it must be forwarded by then.
+    urgent (vLLM's sign). `deadline_ns`: it must be forwarded by then. Not `exact`: `prompts` are upper bounds.
     """
 
     request_id: str
@@ -27,6 +27,7 @@ class Arrived(NamedTuple):
     priority: int = 0
     paced: bool = False
     deadline_ns: int | None = None
+    exact: bool = True
 
 
 class Progressed(NamedTuple):

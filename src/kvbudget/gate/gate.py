@@ -38,6 +38,9 @@ from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.units import Blocks, Tokens
 
+# Progress can let the head of the queue in, but looking for every report would cost more than the room is worth: with
+# 900 sequences one look takes a millisecond.
+RECHECK_NS = 20_000_000
 _MIN_RETRY_NS = 1_000_000_000  # sooner than a second is no waiting time worth telling
 _TICK = Tick()
 _DOWN_RETRY_NS = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
@@ -77,6 +80,8 @@ class Gate:
         self._tails: deque[tuple[int, str]] = deque()  # (give back at ns, reservation): cut off, engine not yet told
         self._ended_ids: set[str] = set()  # reservations that only live on as tails
         self._arrivals = 0
+        self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
+        self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Arrived: self._arrived,
             Progressed: self._progressed,
@@ -98,10 +103,10 @@ class Gate:
     @property
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
-        deadline = self.queue.next_deadline_ns()
-        if not self._tails:
-            return deadline
-        return self._tails[0][0] if deadline is None else min(deadline, self._tails[0][0])
+        wakes = [wake for wake in (self.queue.next_deadline_ns(), self._recheck_ns) if wake is not None]
+        if self._tails:
+            wakes.append(self._tails[0][0])
+        return min(wakes) if wakes else None
 
     @property
     def max_context(self) -> Tokens:
@@ -134,7 +139,7 @@ class Gate:
         if event.request_id in self.queue or self.ledger.get(event.request_id) is not None:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
         # What is due comes first; an idle gate has nothing due.
-        commands = self._tick(_TICK, now_ns) if self._tails or len(self.queue) else []
+        commands = self._tick(_TICK, now_ns) if self._tails or self.queue else []
         if self.draining:
             return [*commands, self._reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
@@ -142,6 +147,9 @@ class Gate:
         resolved = self._resolve(event)
         if isinstance(resolved, Refusal):
             return [*commands, self._reject(event, resolved, now_ns, retry_after_ns=0)]
+        if event.deadline_ns is not None and event.deadline_ns <= now_ns:
+            wait_ns = self._room_expected_in(event, resolved[0], now_ns)
+            return [*commands, self._reject(event, Refusal.DEADLINE, now_ns, retry_after_ns=wait_ns)]
         footprint, peak_blocks = resolved
         if self.queue.place_for(event.priority) == 1 and self._has_room(event, footprint, peak_blocks):
             commands.append(self._forward(event, footprint, peak_blocks, now_ns, waited_ns=0))
@@ -154,21 +162,27 @@ class Gate:
         if event.sequences * len(event.prompts) > self.config.max_num_seqs:
             return Refusal.TOO_MANY_SEQUENCES
         asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
+        prompts = event.prompts
         cap = self._context_cap
         if cap is not None:
-            room = cap - max(event.prompts)
+            if not event.exact:
+                # The engine holds no request to more than its window, so a bound is worth at most what that leaves
+                # beside the asked tokens; taking it at its word would refuse prompts that fit.
+                asked = Tokens(min(asked, cap - 1))
+                prompts = tuple(Tokens(min(prompt, cap - asked)) for prompt in prompts)
+            room = cap - max(prompts)
             if room < 1:
                 return Refusal.CONTEXT_EXCEEDED
             if asked > room:
                 asked = Tokens(room)
-        footprint = Footprint(event.prompts, asked, event.sequences)
+        footprint = Footprint(prompts, asked, event.sequences)
         peak_blocks = footprint.peak_blocks(self.ledger.layout)
         if peak_blocks <= self.ledger.capacity_blocks:
             return footprint, peak_blocks
         # No limit named: ours shrinks to the pool. A limit that the client named is not cut below the context cap.
         largest = self._largest_new_tokens(event)
         if event.max_new_tokens is None and largest >= 1:
-            footprint = Footprint(event.prompts, largest, event.sequences)
+            footprint = Footprint(prompts, largest, event.sequences)
             return footprint, footprint.peak_blocks(self.ledger.layout)
         return Refusal.NEVER_FITS
 
@@ -181,18 +195,19 @@ class Gate:
             self.ledger,
             footprint,
             peak_blocks,
-            paced=event.paced and sequences == 1,
+            paced=event.paced and event.exact and sequences == 1,
             skew_steps=self._skew_with(sum(footprint.prompts)),
         )
 
     def _forward(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, waited_ns: int
     ) -> Forward:
+        self._told_free = None
         made = self.ledger.reserve(
             event.request_id,
             event.tenant,
             footprint,
-            paced=event.paced and footprint.total_sequences == 1,
+            paced=event.paced and event.exact and footprint.total_sequences == 1,
             now_ns=now_ns,
             peak_blocks=peak_blocks,
         )
@@ -214,8 +229,6 @@ class Gate:
             len(self.queue) > 0 and self.queue.tokens + footprint.total_tokens > queue_tokens
         ):
             refusal = Refusal.QUEUE_FULL
-        elif deadline_ns <= now_ns:
-            refusal = Refusal.DEADLINE
         if refusal is not None:
             return self._reject(event, refusal, now_ns, retry_after_ns=self._room_expected_in(event, footprint, now_ns))
         self._arrivals += 1
@@ -225,8 +238,11 @@ class Gate:
     # Endings
 
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
+        head = self.queue.head()
         if self.queue.remove(event.request_id) is not None:
-            return self._tick(_TICK, now_ns)  # the head may have left: the next one may fit
+            if head is not None and head.arrived.request_id != event.request_id:
+                return self._tick(_TICK, now_ns)
+            return self._tick(_TICK, now_ns, look=True)  # the head has left: the next one may fit
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self._ended_ids:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
@@ -238,22 +254,24 @@ class Gate:
             self.ledger.lose_pace(event.request_id)
             self._ended_ids.add(event.request_id)
             self._tails.append((now_ns + self.config.abort_tail_ns, event.request_id))
-        return self._tick(_TICK, now_ns)
+        self._told_free = None
+        return self._tick(_TICK, now_ns, look=True)
 
     def _learn(self, living: Reservation, output_tokens: int, now_ns: int) -> None:
         self.expectation.learn(living, output_tokens // living.footprint.total_sequences, now_ns)
-        if living.paced:
+        if living.paced and output_tokens <= living.footprint.max_new_tokens:  # an engine that lies teaches nothing
             # The engine put several tokens into one event: that far our view of a sequence can be behind it.
             self._lag_steps = max(self._lag_steps, output_tokens - living.seen_tokens)
 
     def _progressed(self, event: Progressed, now_ns: int) -> list[Command]:
         self.ledger.progress(event.request_id, event.new_tokens, now_ns)
-        # Progress only lowers what is promised; the queue is looked at when somebody ends, arrives or ticks, and here
-        # if the head is held up by blocks alone.
-        return self._admit(now_ns) if len(self.queue) and self.config.policy is not Policy.WORST_CASE else []
+        if self._recheck_ns is None and self.queue and self.config.policy is not Policy.WORST_CASE:
+            self._recheck_ns = now_ns + RECHECK_NS
+        return []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.ledger.lose_pace(event.request_id)
+        self._told_free = None
         return []
 
     # The world changes
@@ -262,6 +280,7 @@ class Gate:
         self.ledger.resize(event.layout, event.usable_blocks)
         self.engine_context = event.max_context
         self._context_cap = self._smallest_cap()
+        self._told_free = None
         commands: list[Command] = []
         for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew
             resolved = self._resolve(waiting.arrived)
@@ -269,7 +288,7 @@ class Gate:
                 commands.append(self._throw_out(waiting, resolved, now_ns, retry_after_ns=0))
             else:
                 self.queue.replace(waiting, *resolved)
-        return commands + self._tick(_TICK, now_ns)
+        return commands + self._tick(_TICK, now_ns, look=True)
 
     def _smallest_cap(self) -> Tokens | None:
         """The cap that was set or told; None if the pool is the only bound."""
@@ -279,7 +298,7 @@ class Gate:
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
         self.backend_up = event.up
         if event.up:
-            return self._tick(_TICK, now_ns)
+            return self._tick(_TICK, now_ns, look=True)
         return [
             self._throw_out(waiting, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)
             for waiting in list(self.queue)
@@ -289,11 +308,17 @@ class Gate:
         self.draining = True
         return self._tick(_TICK, now_ns)
 
-    def _tick(self, event: Tick, now_ns: int) -> list[Command]:
+    def _tick(self, event: Tick, now_ns: int, *, look: bool = False) -> list[Command]:
+        """Do what is due. The head of the queue is only looked at when room may have come: arrivals make none."""
         while self._tails and self._tails[0][0] <= now_ns:
             _, request_id = self._tails.popleft()
             self._ended_ids.discard(request_id)
             self.ledger.end(request_id)
+            self._told_free = None
+            look = True
+        if self._recheck_ns is not None and self._recheck_ns <= now_ns:
+            self._recheck_ns = None
+            look = True
         commands: list[Command] = [
             self._reject(
                 waiting.arrived,
@@ -304,7 +329,9 @@ class Gate:
             )
             for waiting in self.queue.expired(now_ns)
         ]
-        return commands + self._admit(now_ns)
+        if look or commands:  # an expired head may have held up others
+            commands += self._admit(now_ns)
+        return commands
 
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
@@ -338,7 +365,7 @@ class Gate:
             prompt_tokens=Tokens(sum(event.prompts)),
             max_new_tokens=event.max_new_tokens,
             needed_blocks=needed,
-            free_blocks=self.free_blocks(),
+            free_blocks=self._free_to_tell(now_ns),
             capacity_blocks=self.ledger.capacity_blocks,
             max_context=self.max_context,
             largest_new_tokens=self._largest_new_tokens(event),
@@ -362,11 +389,17 @@ class Gate:
         sequences = sequences_before + footprint.total_sequences
         wait_ns = self.expectation.wait_ns(
             self.ledger,
-            missing_blocks=needed - self.free_blocks(),
+            missing_blocks=needed - self._free_to_tell(now_ns),
             missing_sequences=sequences - (self.config.max_num_seqs - self.ledger.sequences),
             now_ns=now_ns,
         )
         return min(max(wait_ns, _MIN_RETRY_NS), MAX_WAIT_NS)
+
+    def _free_to_tell(self, now_ns: int) -> Blocks:
+        """`free_blocks`, at most RECHECK_NS old as to progress: a storm of refusals must be cheap."""
+        if self._told_free is None or self._told_free[0] <= now_ns:
+            self._told_free = (now_ns + RECHECK_NS, self.free_blocks())
+        return self._told_free[1]
 
     def _skew_with(self, more_prompt_tokens: int) -> int:
         waiting_for_prefill = self.ledger.unseen_prompt_tokens + more_prompt_tokens

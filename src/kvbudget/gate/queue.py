@@ -105,5 +105,8 @@ class Queue:
     def __iter__(self) -> Iterator[Waiting]:
         return (self._by_key[key] for key in self._order)
 
+    def __bool__(self) -> bool:
+        return bool(self._order)
+
     def __len__(self) -> int:
         return len(self._order)

@@ -15,6 +15,7 @@ class Refusal(StrEnum):
     POOL_FULL = "pool_full"  # no room, and queueing is switched off
     QUEUE_FULL = "queue_full"  # no room, and the queue is at one of its bounds
     DEADLINE = "deadline"  # waited in the queue until its deadline
+    ENGINE_BUSY = "engine_busy"  # the engine itself refused it for overload, by limits of its own
     # Not here.
     DRAINING = "draining"
     NO_BACKEND = "no_backend"

@@ -1,5 +1,6 @@
 """Decides what a checkpoint's quantization_config says about weight bytes and about the dtype of the KV cache."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,15 @@ _UNQUANTISED = ("lm_head", "gate", "shared_expert_gate", "e_score_correction_bia
                 "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm", "mlp.gate")  # fmt: skip
 # vLLM 0.32 `utils/torch_utils.py: get_kv_cache_quant_algo_string`.
 _MODELOPT_KV = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
+
+# Words by which public checkpoints tell their weight format; whole words only, between any separators.
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9])"
+    r"(?:(?:NV|MX)?FP[468]|NF4|INT[2-8]|[2-8]-?BIT|W[0-9]{1,2}A[0-9]{1,2}(?:KV[0-9]{1,2})?|AWQ|GPTQ|HQQ|AQLM|EXL[23]|BNB|"
+    r"AutoRound|SmoothQuant|bitsandbytes|quanti[sz]ed)"
+    r"(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)
 
 
 class Quantization(NamedTuple):
@@ -40,6 +50,12 @@ def quantization_of(config: Mapping[str, object], text: Mapping[str, object]) ->
     method = method.lower().replace("compressed_tensors", "compressed-tensors")[:40] or _modelopt_method(section)
     block, unknown = _simple_fp8(section, method)
     return Quantization(method, _kv_cache_dtype(section, method), block, unknown)
+
+
+def quantisation_named(*names: object) -> str:
+    """The first word among `names` that says the weights are quantised, "" when none does. Only strings count."""
+    found = (_NAMED.search(name) for name in names if isinstance(name, str))
+    return next((match[0] for match in found if match), "")
 
 
 def _modelopt_method(section: Mapping[str, object]) -> str:

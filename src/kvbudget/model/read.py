@@ -12,7 +12,7 @@ from kvbudget.model.fields import LARGEST_COUNT, LARGEST_LAYERS, Fields
 from kvbudget.model.kinds import refuse_other_architecture, refuse_other_kinds
 from kvbudget.model.layers import FullAttention, Layer
 from kvbudget.model.parameters import Parameters, parameters_of
-from kvbudget.model.quantization import Quantization, quantization_of
+from kvbudget.model.quantization import Quantization, quantisation_named, quantization_of
 from kvbudget.units import Tokens
 
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
@@ -39,7 +39,8 @@ class Model(NamedTuple):
 
     `max_model_len`: what the engine takes when nothing is asked. `longest_given`: the limit that config.json states
     itself, None when only a class default was there. `parameters` is None when they are not counted, and then
-    `weights_unknown` says why.
+    `weights_unknown` says why. `named_quantisation`: the word of a name that says the weights are quantised where
+    config.json does not, else "".
     """
 
     name: str
@@ -57,6 +58,7 @@ class Model(NamedTuple):
     parameters: Parameters | None
     weights_unknown: str
     filled: tuple[str, ...]
+    named_quantisation: str
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -108,6 +110,7 @@ def model_from_config(config: object, name: str = "") -> Model:
         parameters=parameters,
         weights_unknown=unknown,
         filled=tuple(dict.fromkeys(fields.filled)),
+        named_quantisation="" if quantization else quantisation_named(name, config.get("_name_or_path")),
     )
 
 

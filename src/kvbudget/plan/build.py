@@ -2,7 +2,7 @@
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.registry import engine_named
-from kvbudget.engines.vllm import Pool
+from kvbudget.engines.vllm import Pool, Vllm
 from kvbudget.errors import BadValueError
 from kvbudget.plan.memory import memory_of
 from kvbudget.plan.request import Ceilings, Finding, Memory, Plan, PlanRequest
@@ -26,7 +26,11 @@ def make_plan(request: PlanRequest) -> Plan:
     ceilings, warnings = _ceilings(request, settings, layout, pool)
     refusals = engine.refusals(request.model, settings, stages, pool)
     findings = [Finding(r.code, "error", r.message, r.fix) for r in refusals]
-    findings += _hardware_findings(request, settings, memory) + _target_findings(request, ceilings) + warnings
+    if _beyond_the_card(memory):
+        fix = _split_that_fits(request, engine)
+        findings = [finding._replace(fix=fix) if finding.code == "no_kv_memory" else finding for finding in findings]
+    findings += _hardware_findings(request, settings, memory) + _target_findings(request, ceilings)
+    findings += _name_findings(request, memory) + warnings
     return Plan(
         request=request,
         engine_name=engine.name,
@@ -38,6 +42,35 @@ def make_plan(request: PlanRequest) -> Plan:
         ceilings=ceilings,
         findings=tuple(findings),
     )
+
+
+def _beyond_the_card(memory: Memory) -> bool:
+    """Whether nothing would be left for the cache even if the engine took the whole card."""
+    taken = memory.weights.bytes + memory.activation.bytes + memory.cuda_graphs.bytes + memory.non_torch.bytes
+    return memory.usable.bytes > 0 and memory.total.bytes <= taken
+
+
+def _split_that_fits(request: PlanRequest, engine: Vllm) -> str:
+    """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice."""
+    ranks = 1
+    while ranks <= request.model.attention_heads:
+        if ranks > request.flags.tensor_parallel_size and _starts_with(request, engine, ranks):
+            return (
+                f"use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the weights; "
+                "a larger share of the card would not be enough"
+            )
+        ranks *= 2
+    return "quantise the weights, take a larger card or more pipeline stages: no number of ranks is enough"
+
+
+def _starts_with(request: PlanRequest, engine: Vllm, ranks: int) -> bool:
+    request = request._replace(flags=request.flags._replace(tensor_parallel_size=ranks))
+    card = request.gpu
+    device = request.gpu_memory or (card.memory_bytes if card else 0)
+    settings = engine.settle(request.model, request.flags, device, card.name if card else "")
+    stages = engine.stages(request.model, settings)
+    available = [memory.kv.bytes for memory in memory_of(request, engine, settings, stages)]
+    return not engine.refusals(request.model, settings, stages, engine.pool(request.model, settings, stages, available))
 
 
 def _check(request: PlanRequest) -> None:
@@ -135,6 +168,23 @@ def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory)
     return found
 
 
+def _name_findings(request: PlanRequest, memory: Memory) -> list[Finding]:
+    """A checkpoint that calls itself quantised, with a config.json that does not say so, is several times smaller."""
+    word = request.model.named_quantisation
+    if not word or memory.weights.source != "computed":
+        return []
+    return [
+        Finding(
+            "quantisation_only_in_name",
+            "warning",
+            f"the name says {word}, config.json names no quantisation: the weights are computed unquantised "
+            f"({format_size(memory.weights.bytes)}), and the KV cache by --kv-cache-dtype alone",
+            "put the checkpoint's hf_quant_config.json (or its whole config.json) into the folder, or give --weights "
+            "SIZE; and --kv-cache-dtype where the checkpoint prescribes one",
+        )
+    ]
+
+
 def _target_findings(request: PlanRequest, ceilings: Ceilings) -> list[Finding]:
     target = request.target_concurrency
     if target is None or target <= ceilings.ceiling:
@@ -143,8 +193,8 @@ def _target_findings(request: PlanRequest, ceilings: Ceilings) -> list[Finding]:
         Finding(
             "below_target_concurrency",
             "error",
-            f"{ceilings.ceiling} requests of full length fit at once, {target} are wanted (limited by "
-            f"{ceilings.limited_by})",
+            f"{ceilings.ceiling} {'request' if ceilings.ceiling == 1 else 'requests'} of full length at once, wanted: "
+            f"{target} (limited by {ceilings.limited_by})",
             "shorten --max-model-len, use an fp8 KV cache, or add GPUs",
         )
     ]

@@ -61,15 +61,16 @@ def _memory_lines(plan: Plan) -> list[str]:
 def _pool_lines(plan: Plan) -> list[str]:
     pool, layout, ceilings = plan.pool, plan.stage.layout, plan.ceilings
     waste = layout.tail_waste(ceilings.lengths[0])
+    division = f"blocks: {plan.memory.kv.bytes:,} B // {layout.bytes_per_block:,} B = {pool.num_blocks:,}"
+    null = f", one of them the null block: {pool.usable_blocks:,} usable"
     return [
-        f"blocks: {plan.memory.kv.bytes:,} B // {layout.bytes_per_block:,} B = {pool.num_blocks:,}, "
-        f"one of them the null block: {pool.usable_blocks:,} usable",
-        f"a request of {pool.max_model_len:,} tokens: {pool.blocks_per_request:,} blocks",
+        division + null if pool.num_blocks else "blocks: 0, nothing is left for them",
+        f"blocks of a request of {pool.max_model_len:,} tokens: {pool.blocks_per_request:,}",
         f"as the engine prints it: {pool.num_blocks:,} / {pool.blocks_per_request:,} = {pool.concurrency:.2f}x, "
         f"{pool.tokens:,} tokens",
         f"whole requests at once: {pool.usable_blocks:,} // {pool.blocks_per_request:,}, at most "
-        f"{plan.settings.max_num_seqs:,} sequences = {ceilings.ceiling:,} (limited by {ceilings.limited_by})",
-        f"tail waste of a request of {ceilings.lengths[0]:,} tokens: {waste} slots",
+        f"{plan.settings.max_num_seqs:,} of --max-num-seqs = {ceilings.ceiling:,} (limited by {ceilings.limited_by})",
+        f"slots wasted at the tail of a request of {ceilings.lengths[0]:,} tokens: {waste}",
         f"longest max_model_len that starts: {pool.largest_max_model_len:,}",
     ]
 

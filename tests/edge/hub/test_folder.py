@@ -75,3 +75,11 @@ def test_a_name_that_cannot_be_printed_is_cleaned(tmp_path: Path) -> None:
     with open(os.path.join(folder, b"config.json"), "w", encoding="utf-8") as file:
         json.dump({}, file)
     assert read_checkpoint(os.fsdecode(folder)).name == "bad??name"
+
+
+def test_a_snapshot_of_the_hub_cache_is_named_by_its_model(tmp_path: Path) -> None:
+    folder = tmp_path / "models--nvidia--Qwen3-8B-NVFP4" / "snapshots" / "0a1b2c"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert read_checkpoint(str(folder)).name == "nvidia/Qwen3-8B-NVFP4"
+    assert read_checkpoint(str(folder / "config.json")).name == "nvidia/Qwen3-8B-NVFP4"

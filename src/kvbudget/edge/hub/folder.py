@@ -53,7 +53,17 @@ def read_checkpoint(model: str) -> Checkpoint:
         beside = os.path.join(folder, _MODELOPT)
         if os.path.isfile(beside):
             config["quantization_config"] = read_json(beside)
-    return Checkpoint(_shown(os.path.basename(os.path.abspath(folder))), config, tensors_in(folder))
+    return Checkpoint(_shown(_name_of(os.path.abspath(folder))), config, tensors_in(folder))
+
+
+def _name_of(folder: str) -> str:
+    """The folder's own name; in a hub cache (models--ORG--NAME/snapshots/COMMIT) that of the model."""
+    above, name = os.path.split(folder)
+    repository, snapshots = os.path.split(above)
+    cached = os.path.basename(repository)
+    if snapshots == "snapshots" and cached.startswith("models--"):
+        return cached.removeprefix("models--").replace("--", "/")
+    return name
 
 
 def read_json(path: str) -> object:

@@ -50,7 +50,8 @@ def _loose_files(folder: str) -> list[str]:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
-    return [name for name in names if name.endswith(".safetensors") and not name.startswith("consolidated")]
+    names = [name for name in names if name.endswith(".safetensors") and not name.startswith("consolidated")]
+    return [name for name in names if os.path.isfile(os.path.join(folder, name))]  # a FIFO would never end
 
 
 def _indexed(folder: str, index: str) -> Tensors:

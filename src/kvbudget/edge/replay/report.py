@@ -112,7 +112,7 @@ def _own_notes(endings: Counter[Ending], late: Sequence[float]) -> list[str]:
         )
     if endings[Ending.NOT_SENT]:
         notes.append(
-            f"{endings[Ending.NOT_SENT]} requests were not sent, --concurrency-limit was reached:"
+            f"requests that were not sent because --concurrency-limit was reached: {endings[Ending.NOT_SENT]};"
             " the load was lighter than the trace"
         )
     return notes

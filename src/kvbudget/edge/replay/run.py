@@ -77,15 +77,16 @@ async def replay(
         endpoint = Endpoint(session, settings.url, model=model, chat=settings.chat, headers=settings.headers)
         notes = _window_notes(requests, window)
         writer = await _writer(endpoint, settings.seed, notes)
-        say(f"preparing prompts of {len({one.prompt_tokens for one in requests})} lengths for {model}")
+        say(f"preparing prompts of {_counted(len({one.prompt_tokens for one in requests}), 'length')} for {model}")
         if not await _prepare(writer, requests, stop, notes):
+            notes.append("stopped early, before the first request")
             return build_report([], slo=settings.slo, elapsed_s=0.0, readings=EngineReadings(), notes=notes)
         span_s = requests[-1].arrival_ns / 1e9
-        say(f"sending {len(requests)} requests over {span_s:.1f} s to {settings.url}")
+        say(f"sending {_counted(len(requests), 'request')} over {span_s:.1f} s to {settings.url}")
         async with _Metrics(session, settings, notes) as metrics:
             outcomes, elapsed_s = await _Run(endpoint, writer, settings, stop).all(requests)
         if stop.is_set():
-            notes.append(f"stopped early: {len(outcomes)} of {len(requests)} requests had arrived")
+            notes.append(f"stopped early: {len(outcomes)} of {_counted(len(requests), 'request')} had arrived")
         return build_report(outcomes, slo=settings.slo, elapsed_s=elapsed_s, readings=metrics.readings(), notes=notes)
 
 
@@ -204,7 +205,7 @@ async def _prepare(
             group.create_task(work())
     if inexact:
         some = ", ".join(str(length) for length in sorted(inexact)[:5])
-        notes.append(f"{len(inexact)} prompt lengths could not be met exactly (such as {some})")
+        notes.append(f"{_counted(len(inexact), 'prompt length')} could not be met exactly (such as {some})")
     return not stop.is_set()
 
 
@@ -233,4 +234,11 @@ def _window_notes(requests: Sequence[TraceRequest], window: int | None) -> list[
     over = sum(1 for one in requests if window is not None and one.prompt_tokens + one.max_new_tokens > window)
     if not over:
         return []
-    return [f"{over} requests are longer than the endpoint's window of {window} tokens; --window {window} scales them"]
+    return [
+        f"longer than the endpoint's window of {window} tokens: {_counted(over, 'request')}; "
+        f"--window {window} scales all lengths"
+    ]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
