@@ -5,14 +5,13 @@ not). A test runs the check.
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from kvbudget.cli.main import COMMANDS, parser_of
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
+from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.gate.refusals import Outcome, Refusal
@@ -68,7 +67,6 @@ HEADERS = """## Headers
 
 Every other header passes both ways, hop-by-hop ones aside.
 """
-_HTTP_CODE = re.compile(r'(?:HeadError\(\s*|fail\(|_refuse\()(\d{3}),\s*"([a-z_]+)"')
 
 
 def reference() -> str:
@@ -129,7 +127,9 @@ def error_codes() -> str:
     lines += [f"| `{code}` | `{kind}` |" for code, kind in sorted(ERROR_TYPES.items())]
     lines += ["", "From the HTTP layer, before a request is whole (the connection is closed after the answer):", ""]
     lines += ["| status | code |", "|---|---|"]
-    lines += [f"| {status} | `{code}` |" for status, code in sorted(set(_http_codes()))]
+    lines += [
+        f"| {status} | `{code}` |" for code, status in sorted(DATA_PLANE_CODES.items(), key=lambda item: item[::-1])
+    ]
     return "\n".join(lines)
 
 
@@ -142,12 +142,6 @@ def metrics() -> str:
         suffix = "_total" if family.type == "counter" else ""
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")
     return "\n".join(lines)
-
-
-def _http_codes() -> Iterator[tuple[int, str]]:
-    for file in sorted((ROOT / "src/kvbudget/edge/http").glob("*.py")):
-        for status, code in _HTTP_CODE.findall(file.read_text()):
-            yield int(status), code
 
 
 def _cell(text: str) -> str:

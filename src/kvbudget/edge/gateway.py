@@ -266,6 +266,10 @@ class Gateway:
             self.backend.found_down()
             told = f"The engine at {self.backend.name} cannot be reached; please try again later."
             self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
+        elif end.outcome is RelayOutcome.NO_CONNECTION:
+            # Our own want (connections, descriptors): it says nothing of the engine.
+            told = "This gate has no connection to the engine left; please try again later."
+            self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
         elif end.outcome is RelayOutcome.TIMEOUT_BEFORE_HEAD:
             plain_error(exchange, 504, "The engine kept silent for too long.", request_id, "upstream_failed")
         elif end.outcome is RelayOutcome.CANCELLED:
@@ -324,6 +328,7 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
     RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
     RelayOutcome.UNREACHABLE: Outcome.UPSTREAM_FAILED,
+    RelayOutcome.NO_CONNECTION: Outcome.UPSTREAM_FAILED,
     RelayOutcome.BROKEN_BEFORE_HEAD: Outcome.UPSTREAM_FAILED,
     RelayOutcome.TIMEOUT_BEFORE_HEAD: Outcome.TIMED_OUT,
     RelayOutcome.BROKEN_MIDWAY: Outcome.UPSTREAM_FAILED,
@@ -331,10 +336,13 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
 _BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS})
-_ENGINE_DONE = frozenset({RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE})
+_ENGINE_DONE = frozenset(
+    {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
+)
 _UNANSWERED = frozenset(
     {
         RelayOutcome.UNREACHABLE,
+        RelayOutcome.NO_CONNECTION,
         RelayOutcome.BROKEN_BEFORE_HEAD,
         RelayOutcome.TIMEOUT_BEFORE_HEAD,
         RelayOutcome.CANCELLED,

@@ -11,6 +11,7 @@ Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
 _BEFORE_HEAD = frozenset(
     {
         RelayOutcome.UNREACHABLE,
+        RelayOutcome.NO_CONNECTION,
         RelayOutcome.BROKEN_BEFORE_HEAD,
         RelayOutcome.TIMEOUT_BEFORE_HEAD,
         RelayOutcome.CANCELLED,
@@ -45,6 +46,7 @@ class PassingBy:
             body=exchange.body,
             response_headers=[(b"x-request-id", request_id)],
             watcher=self,
+            charged=False,
         )
 
     def on_head(self, status: int, headers: Headers) -> bool:

@@ -196,6 +196,14 @@ class Net:
 
         return await self.serve(app, limits), upstream
 
+    def watcher(self, exchange: Exchange) -> Seen:
+        """Follows the relay of one more exchange; see `self.seen`."""
+        seen = Seen()
+        seen.exchange = exchange
+        exchange.on_gone = seen.on_gone
+        self.seen.append(seen)
+        return seen
+
     async def client(self, server: HttpServer, *parts: bytes) -> Peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**22)
         peer = Peer(reader, writer)

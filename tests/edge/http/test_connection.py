@@ -132,6 +132,10 @@ def test_a_client_that_waits_for_100_continue_gets_it(run: Run) -> None:
         (400, "bad_chunk", [CHUNKED + b"1;\nx\r\na\r\n0\r\n\r\n"]),
         (400, "bad_framing", [post(b"").replace(b"Host", b"Transfer-Encoding: chunked\r\nHost")]),
         (400, "bad_request", [b"GET / HTTP/1.1\nHost: a\n\n"]),
+        (400, "bad_request", [b"\r\n" * 9]),
+        (400, "bad_request", [b"\r", *[b"\n\r"] * 9]),
+        (400, "bad_request", [b"\r\n\n"]),
+        (400, "bad_request", [b"\r\n\rG"]),
         (400, "bad_request", [b"\x16\x03\x01\x02\x00\x01\x00\x01"]),
         (400, "host_required", [b"GET / HTTP/1.1\r\n\r\n"]),
         (400, "upgrade_refused", [GET.replace(b"Host", b"Upgrade: websocket\r\nConnection: upgrade\r\nHost")]),
@@ -286,5 +290,15 @@ def test_mutated_requests_never_raise_and_never_leak_a_connection(run: Run) -> N
             while await reader.read(65536):
                 pass
         writer.transport.abort()
+
+    run(dialogue)
+
+
+def test_a_few_empty_lines_before_each_request_are_skipped(run: Run) -> None:
+    async def dialogue(net: Any) -> None:
+        client = await net.client(await net.serve(echo))
+        for _ in range(3):
+            await client.send(b"\r\n" * 5 + b"\r", b"\n" + b"\r\n" * 2 + GET)
+            assert (await client.answer())[2] == b"/ "
 
     run(dialogue)

@@ -2,7 +2,14 @@
 
 import pytest
 
-from kvbudget.edge.http.heads import Framing, HeadError, RequestHead, parse_request_head, parse_response_head
+from kvbudget.edge.http.heads import (
+    Framing,
+    HeadError,
+    RequestHead,
+    parse_request_head,
+    parse_response_head,
+    strip_empty_lines,
+)
 
 
 def request(first: bytes = b"POST /v1/x HTTP/1.1", *lines: bytes, host: bool = True) -> RequestHead:
@@ -166,3 +173,22 @@ def test_the_end_of_an_answer_is_found_as_rfc_9112_says(
 def test_a_doubtful_answer_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(HeadError):
         parse_response_head(b"\r\n".join(lines), b"GET")
+
+
+@pytest.mark.parametrize(
+    ("wire", "rest", "lines"),
+    [
+        (b"\r\nGET", b"GET", 1),
+        (b"\r\n\r\n\r", b"\r", 2),
+        (b"\r\n", b"", 1),
+        (b"\r\n" * 30_000 + b"G\r\n", b"G\r\n", 30_000),
+    ],
+)
+def test_empty_lines_before_a_request_are_stripped_in_one_go(wire: bytes, rest: bytes, lines: int) -> None:
+    assert strip_empty_lines(wire) == (rest, lines)
+
+
+@pytest.mark.parametrize("wire", [b"\r\n\n", b"\r\n\rG", b"\r\n\r\r", b"\n\r"])
+def test_half_an_empty_line_is_refused(wire: bytes) -> None:
+    with pytest.raises(HeadError, match="CRLF"):
+        strip_empty_lines(wire)

@@ -1,10 +1,15 @@
 """Heads on the wire."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 
+import kvbudget.edge.http.messages
 from kvbudget.edge.http.messages import (
+    DATA_PLANE_CODES,
+    closing_answer,
     end_to_end,
     has_no_body,
     openai_error_body,
@@ -65,3 +70,53 @@ def test_which_answers_end_with_their_head() -> None:
 def test_errors_have_the_form_that_openai_clients_read(status: int, kind: str) -> None:
     error = {"message": "m", "type": kind, "param": None, "code": "c"}
     assert json.loads(openai_error_body(status, "c", "m")) == {"error": error}
+
+
+_SAYS_A_CODE = {"HeadError", "fail", "error_body", "_break_off"}
+
+
+def _codes_said(source: str) -> set[str]:
+    """Every literal code in calls that answer with one, also where it comes by way of a variable or a choice."""
+    tree = ast.parse(source)
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+    codes: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            # (status, code, message), and (message, code) for what ends a stream.
+            said = node.args[1] if name in _SAYS_A_CODE and len(node.args) > 1 else None
+            values = assigned.get(said.id, []) if isinstance(said, ast.Name) else [said]
+            for value in values:
+                for each in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.isidentifier():
+                        codes.add(each.value)
+    return codes
+
+
+def test_the_table_of_codes_holds_exactly_what_the_data_plane_says() -> None:
+    said: set[str] = set()
+    for path in Path(kvbudget.edge.http.messages.__file__).parent.glob("*.py"):
+        said |= _codes_said(path.read_text())
+    assert {"duplicate_header", "bad_request", "upstream_failed", "request_cancelled", "body_too_large"} <= said
+    assert said == set(DATA_PLANE_CODES)
+
+
+def test_the_status_of_a_code_is_the_one_in_the_table() -> None:
+    for path in Path(kvbudget.edge.http.messages.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and len(node.args) == 3:
+                status, code = node.args[:2]
+                if (
+                    isinstance(status, ast.Constant)
+                    and isinstance(code, ast.Constant)
+                    and isinstance(status.value, int)
+                ):
+                    assert DATA_PLANE_CODES[code.value] == status.value, path.name  # type: ignore[index]
+
+
+def test_who_is_turned_away_for_now_is_told_when_to_come_back() -> None:
+    assert b"retry-after: 1\r\n" in closing_answer(503, b"{}")
+    assert b"retry-after" not in closing_answer(400, b"{}")

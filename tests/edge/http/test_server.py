@@ -24,8 +24,9 @@ def test_one_connection_more_than_allowed_is_told_so(run: Run) -> None:
         first, second = await net.client(server, GET), await net.client(server, GET)
         assert (await first.answer())[0] == (await second.answer())[0] == 200
         third = await net.client(server)
-        status, _, body = await third.answer()
+        status, head, body = await third.answer()
         assert status == 503
+        assert b"retry-after: 1\r\n" in head
         assert json.loads(body)["error"]["code"] == "too_many_connections"
         await third.closed()
         assert server.connections == 2

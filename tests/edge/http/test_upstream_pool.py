@@ -1,6 +1,7 @@
 """Which connection a request takes."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.relay import RelayOutcome
+from kvbudget.edge.http.upstream import UpstreamError
 
 Run = Callable[[Callable[[Any], Any]], None]
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+RACE = UpstreamLimits(reuse_race_s=5)  # a slow machine must not turn the race into a failure
 
 
 @pytest.mark.parametrize("how", ["close", "abort", "answerless"])
@@ -35,7 +38,7 @@ def test_a_pooled_connection_that_dies_is_replaced_once_and_nobody_notices(run: 
                 dead.set()
             await peer.closed()
 
-        server, upstream = await net.gate(script)
+        server, upstream = await net.gate(script, upstream_limits=RACE)
         client = await net.client(server, GET)
         assert (await client.answer())[2] == b"ok"
         (connection,) = upstream._pool._open
@@ -64,12 +67,36 @@ def test_a_second_death_is_reported_and_not_tried_again(run: Run) -> None:
                 await peer.request()
             peer.abort()
 
-        server, _ = await net.gate(script)
+        server, _ = await net.gate(script, upstream_limits=RACE)
         client = await net.client(server, GET)
         assert (await client.answer())[2] == b"ok"
         await client.send(GET)
         assert (await client.answer())[2] == b"broken_before_head"
         assert net.upstream_connections == 2
+
+    run(dialogue)
+
+
+def test_a_request_that_a_reused_connection_worked_on_is_never_sent_again(run: Run) -> None:
+    """Nothing came back, yet it may have been generated for, and a second generation has no reservation."""
+
+    async def dialogue(net: Any) -> None:
+        requests: list[bytes] = []
+
+        async def script(peer: Any) -> None:
+            requests.append((await peer.request())[1])
+            await peer.send(OK)
+            requests.append((await peer.request())[1])
+            await asyncio.sleep(0.2)  # the work
+            peer.close()
+
+        server, _ = await net.gate(script, upstream_limits=UpstreamLimits(reuse_race_s=0.05))
+        client = await net.client(server, GET)
+        assert (await client.answer())[2] == b"ok"
+        await client.send(GET.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\nhi"))
+        assert (await client.answer())[2] == b"broken_before_head"
+        assert requests == [b"", b"hi"]
+        assert net.upstream_connections == 1
 
     run(dialogue)
 
@@ -127,8 +154,8 @@ def test_waiting_for_a_connection_has_an_end(run: Run) -> None:
         first = await net.client(server, GET)
         await net.became(lambda: net.upstream_connections == 1)
         second = await net.client(server, GET)
-        assert (await second.answer())[2] == b"unreachable"
-        await net.became(lambda: not upstream._pool._waiting)
+        assert (await second.answer())[2] == b"no_connection"
+        assert upstream._pool.waiting == 0
         first.close()
         second.close()
         await net.empty(server)
@@ -238,5 +265,35 @@ def test_an_answer_whose_last_bytes_stall_the_client_leaves_a_connection_that_re
         await client.send(GET)
         assert (await client.answer())[2] == b"ok"
         assert net.upstream_connections == 1
+
+    run(dialogue)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_running_out_of_descriptors_does_not_make_an_engine_unreachable(run: Run, host: str) -> None:
+    async def dialogue(net: Any) -> None:
+        async def script(peer: Any) -> None:
+            await peer.request()
+            await peer.send(OK)
+            await peer.closed()
+
+        server, upstream = await net.gate(script)
+        upstream._pool._host = host
+        host.encode("idna")  # the codec is loaded
+        client = await net.client(server)
+        await net.became(lambda: server.connections == 1)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(UpstreamError) as refused:
+                await upstream.request(b"GET", b"/", [], b"", 5)
+            await client.send(GET)
+            answer = await client.answer()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert refused.value.kind == "no_connection"
+        assert answer[2] == b"no_connection"
+        await client.send(GET)
+        assert (await client.answer())[2] == b"ok"
 
     run(dialogue)

@@ -11,14 +11,14 @@ class BodyReader:
     of 1 for 100 kB in two reads, most of it for fresh pages.
     """
 
-    __slots__ = ("_decoder", "_limit_bytes", "_missing_bytes", "_parts", "_size_bytes", "head")
+    __slots__ = ("_decoder", "_limit_bytes", "_missing_bytes", "_parts", "head", "size_bytes")
 
     def __init__(self, head: RequestHead, limit_bytes: int) -> None:
         self.head = head
         self._decoder = ChunkedDecoder() if head.chunked else None
         self._missing_bytes = head.length
         self._limit_bytes = limit_bytes
-        self._size_bytes = 0
+        self.size_bytes = 0  # of the body, that have come
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes | None:
@@ -26,10 +26,13 @@ class BodyReader:
         if self._decoder is not None:
             return self._feed_chunked(self._decoder, data)
         missing = self._missing_bytes
-        if len(data) < missing:
-            self._missing_bytes = missing - len(data)
+        size = len(data)
+        if size < missing:
+            self._missing_bytes = missing - size
+            self.size_bytes += size
             self._parts.append(data)
             return None
+        self.size_bytes += missing
         self._parts.append(data[:missing])
         return data[missing:]
 
@@ -38,8 +41,8 @@ class BodyReader:
             part = decoder.feed(data)
         except ChunkedError as error:
             raise HeadError(400, "bad_chunk", f"malformed chunked body: {error}") from None
-        self._size_bytes += len(part)
-        if self._size_bytes + decoder.pending_bytes > self._limit_bytes:
+        self.size_bytes += len(part)
+        if self.size_bytes + decoder.pending_bytes > self._limit_bytes:
             raise too_large(self._limit_bytes)
         if part:
             self._parts.append(part)
@@ -55,3 +58,8 @@ class BodyReader:
 def too_large(limit_bytes: int) -> HeadError:
     """The refusal of a body over the limit."""
     return HeadError(413, "body_too_large", f"the request body is over the limit of {limit_bytes} bytes")
+
+
+def overloaded() -> HeadError:
+    """The refusal of a body that does not fit beside the others."""
+    return HeadError(503, "server_is_overloaded", "too many bytes of large requests are at work; try again soon")

@@ -12,9 +12,16 @@ import socket
 import time
 from typing import TYPE_CHECKING, cast
 
-from kvbudget.edge.http.body import BodyReader, too_large
+from kvbudget.edge.http.body import BodyReader, overloaded, too_large
 from kvbudget.edge.http.exchange import Exchange
-from kvbudget.edge.http.heads import HEAD_END, HeadError, RequestHead, check_begun_head, parse_request_head
+from kvbudget.edge.http.heads import (
+    HEAD_END,
+    HeadError,
+    RequestHead,
+    check_begun_head,
+    parse_request_head,
+    strip_empty_lines,
+)
 from kvbudget.edge.http.messages import closing_answer
 
 if TYPE_CHECKING:
@@ -31,6 +38,10 @@ _REQUESTS_PER_TURN = 32
 # makes many clients lose the answer (nginx's lingering_close).
 _LINGER_S = 5.0
 _LINGER_BYTES = 64 * 1024 * 1024
+EMPTY_LINES = 8
+"""Empty lines that are skipped before a request; RFC 9112, 2.2, asks for at least one."""
+ACCOUNTED_BYTES = 65536
+"""Bodies from here on count as buffered. Smaller ones, nearly all, are bounded by the number of connections."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_CLOSE_WAIT, _TCP_CLOSE = 8, 7  # first byte of Linux' struct tcp_info
 
@@ -59,7 +70,9 @@ class ClientConnection(asyncio.Protocol):
         "_body",
         "_buffer",
         "_deadline_s",
+        "_empty_lines",
         "_exchange",
+        "_held_bytes",
         "_lingered_bytes",
         "_loop",
         "_peer",
@@ -79,6 +92,8 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.CLOSED
         self._buffer = b""
         self._body: BodyReader | None = None
+        self._held_bytes = 0  # of the body that is being read, counted by the server
+        self._empty_lines = 0  # before the request at hand
         self._exchange: Exchange | None = None
         self._deadline_s: float | None = None
         self._reading_paused = False
@@ -134,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
         self._left()
         self._state = _State.CLOSED
         self._buffer = b""
-        self._body = None
+        self._drop_body()
 
     def pause_writing(self) -> None:
         """The client does not keep up."""
@@ -196,10 +211,8 @@ class ClientConnection(asyncio.Protocol):
         """Takes one head off the buffer, and what has come of its body. False: bytes are missing. Raises HeadError."""
         buffer = self._buffer
         limits = self._server.limits
-        if buffer.startswith(b"\r\n"):  # RFC 9112, 2.2: an empty line before the request is skipped
-            self._buffer = buffer[2:]
-            self._await_head()
-            return True
+        if buffer.startswith(b"\r\n"):
+            return self._skip_empty_lines()
         stop = buffer.find(HEAD_END)
         if stop > limits.header_bytes - len(HEAD_END) or (stop < 0 and len(buffer) > limits.header_bytes):
             raise HeadError(
@@ -210,10 +223,13 @@ class ClientConnection(asyncio.Protocol):
             self._await_head()
             return False
         head = parse_request_head(buffer[:stop])
+        self._empty_lines = 0
         end = stop + len(HEAD_END)
         length = head.length
         if length > limits.body_bytes:
             raise too_large(limits.body_bytes)
+        if length >= ACCOUNTED_BYTES and not self._server.fits(length):
+            raise overloaded()
         if not head.chunked and len(buffer) - end >= length:  # one read, one request: the usual case
             self._buffer = buffer[end + length :]
             self._dispatch(head, buffer[end : end + length])
@@ -229,6 +245,15 @@ class ClientConnection(asyncio.Protocol):
             self.send(_CONTINUE)
         return True
 
+    def _skip_empty_lines(self) -> bool:
+        """True when something is left behind them. Raises HeadError when they are too many."""
+        self._buffer, lines = strip_empty_lines(self._buffer)
+        self._empty_lines += lines
+        if self._empty_lines > EMPTY_LINES:
+            raise HeadError(400, "bad_request", f"more than {EMPTY_LINES} empty lines before the request")
+        self._await_head()
+        return bool(self._buffer)
+
     def _await_head(self) -> None:
         if self._state is _IDLE:
             self._state = _HEAD
@@ -238,6 +263,13 @@ class ClientConnection(asyncio.Protocol):
         body = self._body
         assert body is not None  # noqa: S101 - only called in the state BODY
         rest = body.feed(data)
+        size_bytes = body.size_bytes
+        if size_bytes >= ACCOUNTED_BYTES:
+            more_bytes = size_bytes - self._held_bytes
+            if not self._server.fits(more_bytes):
+                raise overloaded()
+            self._server.hold(more_bytes)
+            self._held_bytes = size_bytes
         if rest is not None:
             self._body = None
             self._buffer = rest
@@ -248,6 +280,11 @@ class ClientConnection(asyncio.Protocol):
         self._deadline_s = None
         exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self)
         self._exchange = exchange
+        size_bytes = len(body)
+        if size_bytes >= ACCOUNTED_BYTES:
+            self._server.hold(size_bytes - self._held_bytes)  # the rest when it came in one read with its head
+            self._held_bytes = 0
+            exchange.held_bytes = size_bytes
         try:
             self._server.app(exchange)
         except Exception:
@@ -289,15 +326,26 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._close()
 
+    def body_released(self, size_bytes: int) -> None:
+        """A counted body is not held any more."""
+        self._server.hold(-size_bytes)
+
     def error_body(self, status: int, code: str, message: str) -> bytes:
         """The body of an error that we answer by ourselves."""
         return self._server.on_error(status, code, message)
 
     # Ending.
 
+    def _drop_body(self) -> None:
+        """What has come of a body that will not be whole."""
+        self._body = None
+        if self._held_bytes:
+            self._server.hold(-self._held_bytes)
+            self._held_bytes = 0
+
     def _refuse(self, error: HeadError) -> None:
         """Answers a request that never reached the app, and closes."""
-        self._body = None
+        self._drop_body()
         self._buffer = b""
         self.send(closing_answer(error.status, self.error_body(error.status, error.code, error.message)))
         self._linger()

@@ -44,6 +44,9 @@ class Carrier(Protocol):
     def cut(self, reset: bool) -> None:
         """End the connection so that the client sees a body that is not complete."""
 
+    def body_released(self, size_bytes: int) -> None:
+        """A body that was counted is not held any more."""
+
     def error_body(self, status: int, code: str, message: str) -> bytes:
         """The body of an error that we answer by ourselves."""
 
@@ -53,7 +56,8 @@ class Exchange:
 
     `target` is in origin form, `headers` have lower-cased names, `body` is de-chunked, `peer` is `ip:port`,
     `received_ns` is `time.monotonic_ns()` at the last byte of the request. Once the head of an upstream's answer is
-    here, `body` is b"": a stream may live long, its prompt need not. `gone` turns true when the client left
+    here, `body` is b"": a stream may live long, its prompt need not; one of 64 KiB or more also once the answer is
+    complete or the client gone. `gone` turns true when the client left
     before the answer was complete; then `on_gone`, which the app sets, is called exactly once, and every later
     `respond` does nothing.
     """
@@ -66,6 +70,7 @@ class Exchange:
         "carrier",
         "gone",
         "headers",
+        "held_bytes",
         "http_1_1",
         "method",
         "on_gone",
@@ -83,6 +88,7 @@ class Exchange:
         self.body = body
         self.peer = peer
         self.received_ns = received_ns
+        self.held_bytes = 0  # of the body, as the server counted it
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self.started = False  # the head of the answer is on its way
@@ -144,6 +150,17 @@ class Exchange:
         """The relay has sent nothing and will not: the app answers."""
         self._sink = None
 
+    def release_body(self) -> None:
+        """The body is not needed any more."""
+        self.body = b""
+        if self.held_bytes:
+            self._count_released()
+
+    def _count_released(self) -> None:
+        self.body = b""
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        self.carrier.body_released(held_bytes)
+
     def start(self, status: int, fields: Headers, framing: Framing) -> bytes:
         """The bytes of the head, to be sent by the caller; takes `fields` over. Content-Length, if any, is in them."""
         keep_alive = self._keep_alive and framing is not _EOF and self.carrier.may_keep_alive
@@ -161,6 +178,8 @@ class Exchange:
     def finish(self, *, keep_alive: bool = True) -> None:
         """The last byte was sent."""
         self._sink = None
+        if self.held_bytes:
+            self._count_released()
         if not self._answered:
             self._answered = True
             self.carrier.answered(self._keep_alive and keep_alive)
@@ -191,3 +210,5 @@ class Exchange:
                     hear()
             except Exception:
                 _LOG.exception("error while a client's leaving was handled")
+        if self.held_bytes:
+            self._count_released()

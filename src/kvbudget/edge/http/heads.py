@@ -119,6 +119,21 @@ def _judge_rare(by_name: dict[bytes, bytes], *, http_1_1: bool) -> tuple[bool, b
     return coding is not None, expect is not None and http_1_1
 
 
+def strip_empty_lines(buffer: bytes) -> tuple[bytes, int]:
+    """What lies behind the empty lines that `buffer` begins with, and their number. Raises HeadError for half ones.
+
+    All in one go: one copy for each of them would cost the square of a flood.
+    """
+    rest = buffer.lstrip(b"\r\n")
+    blanks = len(buffer) - len(rest)
+    lines = buffer.count(b"\r\n", 0, blanks)
+    if blanks == 2 * lines:
+        return rest, lines
+    if rest or blanks != 2 * lines + 1 or not buffer.endswith(b"\r"):
+        raise HeadError(400, "bad_request", "an empty line before the request must be CRLF")
+    return b"\r", lines  # one more has begun
+
+
 def check_begun_head(buffer: bytes) -> None:
     """Refuses at once what can never become a request (TLS, bare LF) instead of waiting for its end."""
     if not b"A"[0] <= buffer[0] <= b"Z"[0] and buffer != b"\r":

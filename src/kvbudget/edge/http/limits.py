@@ -11,6 +11,8 @@ from kvbudget.units import KIB, MIB
 
 _SLOWEST_SWEEP_S = 1.0
 _FASTEST_SWEEP_S = 0.02
+UNCHARGED_PART = 4
+"""One connection in so many may carry requests that are not charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,9 @@ class ServerLimits:
     """Bytes of request line and headers together; beyond it 431."""
     body_bytes: int = 16 * MIB
     """Bytes of a request body, de-chunked; beyond it 413."""
+    buffered_bytes: int = 512 * MIB
+    """Bytes of request bodies over all connections, from their arrival until an answer begins or ends; see
+    `buffered_most_bytes`. A body beyond it is answered with 503. Bodies under 64 KiB are not counted."""
     connections: int = 10_000
     """Open client connections; one more is answered with 503 and closed."""
     head_s: float = 20.0
@@ -33,8 +38,13 @@ class ServerLimits:
     """Seconds without the client accepting a single byte while we have some for it; then the connection is closed."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "header_bytes", "body_bytes", "connections", "head_s", "body_s", "idle_s")
-        _require_positive(self, "write_stall_s")
+        _require_positive(self, "header_bytes", "body_bytes", "buffered_bytes", "connections")
+        _require_positive(self, "head_s", "body_s", "idle_s", "write_stall_s")
+
+    @property
+    def buffered_most_bytes(self) -> int:
+        """`buffered_bytes`, or one whole body where that is more: a lawful body must be able to get in."""
+        return max(self.buffered_bytes, self.body_bytes)
 
     @property
     def sweep_s(self) -> float:
@@ -47,9 +57,15 @@ class UpstreamLimits:
     """What one engine may cost. Raises BadValueError when a limit is not positive."""
 
     connections: int = 4096
-    """Open connections to the origin; further requests wait for one, at most `connect_s`."""
+    """Open connections to the origin that carry relays; further ones wait, at most `connect_s`."""
+    uncharged_waiting: int = 256
+    """Relays without a charge that may wait for a connection; one more ends as NO_CONNECTION."""
+    own_connections: int = 16
+    """Connections beyond `connections` that only the gate's own calls (probes, /tokenize) may use."""
     connect_s: float = 5.0
-    """Seconds to get a connection, waiting for a free one included."""
+    """Seconds to wait for a free connection, and again to open one."""
+    reuse_race_s: float = 0.05
+    """Seconds after its sending in which a request may be sent again, when a reused connection dies without a byte."""
     response_s: float | None = 600.0
     """Seconds from sending the request to the first byte of the answer; None waits for ever."""
     read_stall_s: float | None = 300.0
@@ -58,7 +74,13 @@ class UpstreamLimits:
     """Seconds that a pooled connection is kept; less than the engine's own limit (uvicorn closes after 5)."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "connections", "connect_s", "response_s", "read_stall_s", "idle_s")
+        _require_positive(self, "connections", "uncharged_waiting", "own_connections", "connect_s", "reuse_race_s")
+        _require_positive(self, "response_s", "read_stall_s", "idle_s")
+
+    @property
+    def uncharged_connections(self) -> int:
+        """Connections that relays without a charge may use at most: a quarter of all, at least one."""
+        return max(1, self.connections // UNCHARGED_PART)
 
     @property
     def sweep_s(self) -> float:

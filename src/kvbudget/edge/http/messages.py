@@ -24,11 +24,37 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
+DATA_PLANE_CODES: dict[str, int] = {
+    "bad_chunk": 400,
+    "bad_framing": 400,
+    "bad_host": 400,
+    "bad_request": 400,
+    "bad_target": 400,
+    "body_too_large": 413,
+    "duplicate_header": 400,
+    "expectation_failed": 417,
+    "header_too_large": 431,
+    "host_required": 400,
+    "http_version_not_supported": 505,
+    "internal_error": 500,
+    "method_not_implemented": 501,
+    "request_cancelled": 503,
+    "request_timeout": 400,
+    "server_is_overloaded": 503,
+    "too_many_connections": 503,
+    "upgrade_refused": 400,
+    "upstream_failed": 502,
+}
+"""Every code that the data plane answers by itself -> its HTTP status.
+
+`upstream_failed` and `request_cancelled` come as an SSE error event too, within a stream whose status is sent already.
+"""
 _NEVER_NAMED = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _KEEP_ALIVE_OPTION = frozenset({b"keep-alive"})
 _join_field = b": ".join
 _CR, _LF, _BLANK = b"\r\n "
+_RETRY_AFTER = (b"retry-after", b"1")
 _PHRASES = {int(status): status.phrase.encode() for status in http.HTTPStatus}
 _STATUS_LINES = {code: b"HTTP/1.1 %d %s" % (code, phrase) for code, phrase in _PHRASES.items()}
 _TYPE_OF_STATUS = {
@@ -102,12 +128,14 @@ def _serialise(first: bytes, headers: Headers) -> bytes:
 
 
 def closing_answer(status: int, body: bytes) -> bytes:
-    """A whole answer with a JSON body after which the connection is closed."""
+    """A whole answer with a JSON body after which the connection is closed. A 503 says: come back in a second."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
     ]
+    if status == 503:
+        headers.append(_RETRY_AFTER)
     return serialise_response_head(status, headers) + body
 
 

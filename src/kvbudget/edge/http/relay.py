@@ -15,7 +15,7 @@ from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import Framing, ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers, end_to_end
-from kvbudget.edge.http.transfer import Failure, Transfer
+from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
 _LOG = logging.getLogger("kvbudget.http")
 TAIL_BYTES = 8192
@@ -36,6 +36,8 @@ class RelayOutcome(enum.Enum):
     TIMEOUT_MIDWAY = "timeout_midway"
 
     WITHHELD = "withheld"
+    NO_CONNECTION = "no_connection"
+    """No connection got free in time, or we ran out of descriptors: nothing is known against the upstream."""
     UNREACHABLE = "unreachable"
     BROKEN_BEFORE_HEAD = "broken_before_head"
     TIMEOUT_BEFORE_HEAD = "timeout_before_head"
@@ -45,6 +47,7 @@ class RelayOutcome(enum.Enum):
 
 
 _BEFORE_HEAD = {
+    Failure.NO_CONNECTION: RelayOutcome.NO_CONNECTION,
     Failure.UNREACHABLE: RelayOutcome.UNREACHABLE,
     Failure.BROKEN: RelayOutcome.BROKEN_BEFORE_HEAD,
     Failure.TIMEOUT: RelayOutcome.TIMEOUT_BEFORE_HEAD,
@@ -108,12 +111,13 @@ class Relay(Transfer):
         exchange: Exchange,
         method: bytes,
         request: tuple[bytes, ...],
+        claim: Claim,
         response_headers: Headers,
         watcher: Watcher,
         limits: UpstreamLimits,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(method, request, limits, loop)
+        super().__init__(method, request, claim, limits, loop)
         self._exchange = exchange
         self._response_headers = response_headers
         self._watcher = watcher
@@ -152,7 +156,7 @@ class Relay(Transfer):
 
     def on_head(self, head: ResponseHead, *, alone: bool) -> None:
         """Lets the watcher decide, and makes the client's head."""
-        self._exchange.body = b""
+        self._exchange.release_body()
         try:
             passes = self._watcher.on_head(head.status, head.headers)
         except Exception:

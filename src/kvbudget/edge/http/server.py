@@ -54,6 +54,8 @@ class HttpServer:
         self.draining = False
         self.port = 0
         self._loop = loop
+        self._buffered_bytes = 0
+        self._buffered_most_bytes = limits.buffered_most_bytes
         self._open: set[ClientConnection] = set()
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -64,6 +66,11 @@ class HttpServer:
     def connections(self) -> int:
         """Open client connections."""
         return len(self._open)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of large request bodies that have arrived, and whose answer has not begun nor ended."""
+        return self._buffered_bytes
 
     def stop_accepting(self) -> None:
         """Closes the listening socket; open connections live on."""
@@ -109,6 +116,14 @@ class HttpServer:
         self._open.add(connection)
         self._empty.clear()
         return True
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether so many more bytes of bodies may be held."""
+        return self._buffered_bytes + size_bytes <= self._buffered_most_bytes
+
+    def hold(self, size_bytes: int) -> None:
+        """Counts bytes of a body (negative: released)."""
+        self._buffered_bytes += size_bytes
 
     def forget(self, connection: ClientConnection) -> None:
         """The connection is closed."""

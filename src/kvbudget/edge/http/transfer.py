@@ -25,8 +25,17 @@ class Failure(enum.Enum):
     """Why a transfer failed."""
 
     UNREACHABLE = enum.auto()
+    NO_CONNECTION = enum.auto()  # for want of a connection or a descriptor on our side: says nothing about the origin
     BROKEN = enum.auto()
     TIMEOUT = enum.auto()
+
+
+class Claim(enum.Enum):
+    """On whose share of the connections a transfer goes."""
+
+    CHARGED = enum.auto()
+    UNCHARGED = enum.auto()
+    OWN = enum.auto()  # by the gate itself
 
 
 class Lane(Protocol):
@@ -57,6 +66,7 @@ class Transfer:
         "_request",
         "_response_s",
         "_time",
+        "claim",
         "connecting",
         "deadline_s",
         "decoder",
@@ -64,13 +74,20 @@ class Transfer:
         "head",
         "lane",
         "method",
+        "sent_s",
         "started",
     )
 
     def __init__(
-        self, method: bytes, request: tuple[bytes, ...], limits: UpstreamLimits, loop: asyncio.AbstractEventLoop
+        self,
+        method: bytes,
+        request: tuple[bytes, ...],
+        claim: Claim,
+        limits: UpstreamLimits,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.method = method
+        self.claim = claim
         self._request = request
         self._limits = limits
         self._time = loop.time
@@ -78,6 +95,7 @@ class Transfer:
         self._read_stall_s = _NEVER_S if limits.read_stall_s is None else limits.read_stall_s
         self.lane: Lane | None = None
         self.connecting: asyncio.Task[None] | None = None
+        self.sent_s = 0.0  # by the loop's clock, when the request was written
         self.started = False  # a byte of the answer has come: no retry any more
         self.ended = False
         self.head: ResponseHead | None = None
@@ -114,7 +132,8 @@ class Transfer:
     def attach(self, lane: Lane) -> None:
         """Sends the request on a connection."""
         self.lane = lane
-        self.deadline_s = self._time() + self._response_s
+        self.sent_s = now_s = self._time()
+        self.deadline_s = now_s + self._response_s
         for part in self._request:
             lane.write(part)
 
@@ -136,6 +155,11 @@ class Transfer:
         except (HeadError, ChunkedError) as error:
             self.fail(Failure.BROKEN, f"malformed answer: {error}")
 
+    @property
+    def waiting(self) -> bool:
+        """True while it has no connection, nor one that is being opened."""
+        return self.lane is None and self.connecting is None and not self.ended
+
     def upstream_closed(self, error: Exception | None) -> None:
         """The upstream closed its side (None) or the connection broke."""
         if error is None and self.head is not None and self.head.framing is Framing.EOF:
@@ -145,7 +169,9 @@ class Transfer:
 
     def expire(self) -> None:
         """The deadline has passed."""
-        if self.lane is None:
+        if self.waiting:
+            self.fail(Failure.NO_CONNECTION, f"no connection got free within {self._limits.connect_s:g} s")
+        elif self.lane is None:
             self.fail(Failure.UNREACHABLE, f"no connection within {self._limits.connect_s:g} s")
         elif not self.started:
             self.fail(Failure.TIMEOUT, f"no answer within {self._limits.response_s:g} s")

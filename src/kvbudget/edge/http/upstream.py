@@ -10,7 +10,7 @@ from kvbudget.edge.http.heads import ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers, end_to_end, serialise_request_head
 from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
-from kvbudget.edge.http.transfer import Failure, Transfer
+from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 from kvbudget.edge.http.upstream_pool import UpstreamPool
 from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
 
@@ -19,16 +19,27 @@ __all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "Upstrea
 CALL_BYTES = 16 * 1024 * 1024
 """Largest body of an answer to `Upstream.request`."""
 _JOIN_BYTES = 65536
+# Read with every request; a member by its class is a slow look-up before Python 3.12.
+_CHARGED, _UNCHARGED = Claim.CHARGED, Claim.UNCHARGED
 # Host and length are ours; a 100-continue was answered by the server already.
 _REPLACED = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
 
 
+ErrorKind = Literal["no_connection", "unreachable", "timeout", "broken"]
+_KINDS: dict[Failure, ErrorKind] = {
+    Failure.NO_CONNECTION: "no_connection",
+    Failure.UNREACHABLE: "unreachable",
+    Failure.TIMEOUT: "timeout",
+    Failure.BROKEN: "broken",
+}
+
+
 class UpstreamError(KvbudgetError):
-    """A call by the gate itself failed. `kind` is `unreachable`, `timeout` or `broken`."""
+    """A call by the gate itself failed. `no_connection` says nothing about the engine: none got free in time."""
 
     code = "upstream_failed"
 
-    def __init__(self, kind: Literal["unreachable", "timeout", "broken"], message: str) -> None:
+    def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message, fix="check that the engine runs and that its address is right")
         self.kind = kind
 
@@ -75,17 +86,21 @@ class Upstream:
         body: bytes,
         response_headers: Headers,
         watcher: Watcher,
+        charged: bool = True,
     ) -> Relay:
         """Sends the request and lets its answer flow to the exchange's client.
 
         Hop-by-hop headers, Host and Content-Length are set here. `response_headers` replace the upstream's of the same
-        name. Raises ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the
-        exchange is answered already; then the watcher hears nothing.
+        name. Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part
+        of the connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises
+        ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is
+        answered already; then the watcher hears nothing.
         """
         if (method == b"HEAD") is not (exchange.method == b"HEAD"):
             raise ValueError("HEAD must be relayed as HEAD: the answers have different ends")
         request = self._request(method, target, headers, body)
-        relay = Relay(exchange, method, request, response_headers, watcher, self._limits, self._loop)
+        claim = _CHARGED if charged else _UNCHARGED
+        relay = Relay(exchange, method, request, claim, response_headers, watcher, self._limits, self._loop)
         if exchange.gone:
             self._loop.call_soon(relay.end_at_once)
         else:
@@ -101,6 +116,9 @@ class Upstream:
             async with asyncio.timeout(timeout_s):
                 return await call.answer
         except TimeoutError:
+            if call.waiting:
+                message = f"{self.url}: no connection got free within {timeout_s:g} s"
+                raise UpstreamError("no_connection", message) from None
             raise UpstreamError("timeout", f"{self.url}: no answer within {timeout_s:g} s") from None
         finally:
             call.cancel()
@@ -126,7 +144,7 @@ class _Call(Transfer):
     def __init__(
         self, method: bytes, request: tuple[bytes, ...], limits: UpstreamLimits, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(method, request, limits, loop)
+        super().__init__(method, request, Claim.OWN, limits, loop)
         self.answer: asyncio.Future[Response] = loop.create_future()
         self._body = bytearray()
 
@@ -147,12 +165,7 @@ class _Call(Transfer):
     def on_failure(self, failure: Failure, message: str) -> None:
         """Answers with the error."""
         if not self.answer.done():
-            kind: Literal["unreachable", "timeout", "broken"] = "broken"
-            if failure is Failure.UNREACHABLE:
-                kind = "unreachable"
-            elif failure is Failure.TIMEOUT:
-                kind = "timeout"
-            self.answer.set_exception(UpstreamError(kind, message))
+            self.answer.set_exception(UpstreamError(_KINDS[failure], message))
 
     def on_cancelled(self) -> None:
         """The caller has gone, or the upstream was closed."""

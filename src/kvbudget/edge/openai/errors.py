@@ -34,6 +34,8 @@ ERROR_TYPES: dict[str, str] = {
     "model_not_found": _INVALID,
     "not_found": _INVALID,
     "method_not_allowed": _INVALID,
+    # the data plane: status and meaning in edge.http.messages.DATA_PLANE_CODES
+    "too_many_connections": _UNAVAILABLE,
     # the gate's refusals
     "context_length_exceeded": _INVALID,
     "too_many_sequences": _INVALID,
