@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from itertools import count
 
 from kvbudget.edge.answers import bad_request, plain_error
@@ -13,12 +14,14 @@ from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
 from kvbudget.edge.paths import CHARGED, passes
-from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, Counter, CountFailedError
 from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.reception")
 
+_UNCOUNTED = Count((Tokens(1),), exact=False)
 _JSON = [(b"content-type", b"application/json")]
 
 
@@ -31,7 +34,7 @@ class Reception:
         self.identities = identities
         self.passing: set[PassingBy] = set()
         self.counting: dict[asyncio.Future[Count], Flow] = {}
-        self._bound = BoundCounter()
+        self._bound = ThreadedBoundCounter()
         self._keys = count(1)
 
     def app(self, exchange: Exchange) -> None:
@@ -75,28 +78,32 @@ class Reception:
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
         gate = self.gateway.gate
-        instead = False
         try:
             identity = self.identities.read(exchange.headers, request_id)
             ask = parse_ask(surface, exchange.body)
-            # Who will be refused whatever its length needs no exact count, least of all from an engine that is down.
-            closed = gate.draining or not gate.backend_up
-            counted = self._bound.count(ask) if closed else self.counter.count(ask)
+            flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
+            if gate.draining or not gate.backend_up:
+                # Who will be refused whatever its length needs no count, least of all from an engine that is down.
+                self.gateway.arrive(flow, ask, _UNCOUNTED)
+            else:
+                self._take(flow, ask, self.counter.count(ask))
         except BadRequestError as error:
+            exchange.on_gone = None
             self._refuse(exchange, request_id, error)
-            return
         except CountFailedError as error:
-            counted, instead = self._bound_instead(ask, error), True
-        flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
+            self._bound_instead(flow, ask, error)
+
+    def _take(self, flow: Flow, ask: Ask, counted: Count | Awaitable[Count], *, instead: bool = False) -> None:
+        """Arrive with a count, now or when it comes."""
         if isinstance(counted, Count):
             self.gateway.arrive(flow, ask, counted, instead=instead)
-        else:
-            # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
-            counting = flow.counting = asyncio.ensure_future(counted)
-            self.counting[counting] = flow
-            counting.add_done_callback(lambda done: self._counted(flow, ask, done))
+            return
+        # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
+        counting = flow.counting = asyncio.ensure_future(counted)
+        self.counting[counting] = flow
+        counting.add_done_callback(lambda done: self._counted(flow, ask, done, instead=instead))
 
-    def _counted(self, flow: Flow, ask: Ask, counting: asyncio.Future[Count]) -> None:
+    def _counted(self, flow: Flow, ask: Ask, counting: asyncio.Future[Count], *, instead: bool) -> None:
         """The count came, or will not come. Called exactly once for each flow that had to wait for it."""
         del self.counting[counting]
         error = None if counting.cancelled() else counting.exception()
@@ -106,17 +113,21 @@ class Reception:
             self._give_up(flow)
             self.gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, flow.exchange, flow.identity.request_id)
         elif error is None:
-            self.gateway.arrive(flow, ask, counting.result())
+            self.gateway.arrive(flow, ask, counting.result(), instead=instead)
         elif isinstance(error, BadRequestError):
             flow.state = State.OVER
             self._refuse(flow.exchange, flow.identity.request_id, error)
-        elif isinstance(error, CountFailedError):
-            self.gateway.arrive(flow, ask, self._bound_instead(ask, error), instead=True)
+        elif isinstance(error, CountFailedError) and not instead:
+            self._bound_instead(flow, ask, error)
         else:  # a bug of the counter: the client must get an answer all the same
             log.error("counting failed in a way that no counter should", exc_info=error)
             self._give_up(flow)
             told = "The prompt could not be counted."
             plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
+
+    def _bound_instead(self, flow: Flow, ask: Ask, error: CountFailedError) -> None:
+        log.warning("counting failed, the upper bound is charged instead: %s", error)
+        self._take(flow, ask, self._bound.count(ask), instead=True)
 
     def _refuse(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
         metrics = self.gateway.metrics
@@ -127,7 +138,3 @@ class Reception:
     def _give_up(self, flow: Flow) -> None:
         flow.state = State.OVER
         self.gateway.metrics.outcomes[Outcome.SHUT_DOWN] += 1
-
-    def _bound_instead(self, ask: Ask, error: CountFailedError) -> Count:
-        log.warning("counting failed, the upper bound is charged instead: %s", error)
-        return self._bound.count(ask)

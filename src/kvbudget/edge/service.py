@@ -20,7 +20,7 @@ from kvbudget.edge.identity import Identities
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.engine import EngineCounter
 from kvbudget.edge.tokens.tokenizer import TokenizerCounter
@@ -181,7 +181,7 @@ class GateService:
     def _counter(self) -> Counter:
         name = self.settings.tokenizer
         if name == "bound":
-            return BoundCounter()
+            return ThreadedBoundCounter()
         if name == "engine":
             return EngineCounter(self._post())
         return TokenizerCounter.load(name)

@@ -176,7 +176,44 @@ def test_echo_alone_is_accepted_for_completions_and_may_generate_nothing(ask_of:
 def test_token_ids_hidden_in_transfer_parameters_are_refused(ask_of: AskOf) -> None:
     with pytest.raises(BadRequestError, match="replaces the prompt"):
         ask_of(kv_transfer_params={"prompt_token_ids": [1, 2, 3]})
-    assert ask_of(kv_transfer_params={"do_remote_decode": True}).sequences == 1
+    with pytest.raises(BadRequestError, match="vllm_xargs"):
+        ask_of(vllm_xargs={"kv_transfer_params": {"prompt_token_ids": [1]}})
+    assert ask_of(kv_transfer_params={"do_remote_prefill": True}, vllm_xargs={"a": 1}).sequences == 1
+
+
+@pytest.mark.parametrize("surface", list(Surface))
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"background": True, "store": True, "stream": True}, "background"),
+        ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params.do_remote_decode"),
+        ({"session_params": {"id": "s"}}, "session_params"),
+    ],
+)
+def test_what_outlives_its_answer_or_continues_a_session_is_refused_by_name(
+    ask_of: AskOf, surface: Surface, members: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        ask_of(surface, **members)
+    assert (caught.value.code, caught.value.param) == ("unsupported_field", param)
+
+
+@pytest.mark.parametrize("surface", list(Surface))
+def test_a_background_that_is_off_is_accepted_and_one_that_is_no_boolean_is_not(
+    ask_of: AskOf, surface: Surface
+) -> None:
+    assert ask_of(surface, background=False).sequences == ask_of(surface, background=None).sequences == 1
+    with pytest.raises(BadRequestError, match="boolean"):
+        ask_of(surface, background="true")
+
+
+@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES])
+@pytest.mark.parametrize("name", ["n", "best_of", "n_cmpl"])
+def test_sequences_are_charged_under_every_name_and_on_every_surface(
+    ask_of: AskOf, surface: Surface, name: str
+) -> None:
+    assert ask_of(surface, **{name: 7}).sequences == 7
 
 
 def test_a_positive_truncation_is_kept_and_an_open_one_refused(ask_of: AskOf) -> None:

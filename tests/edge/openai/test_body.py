@@ -1,3 +1,4 @@
+import gc
 import json
 from typing import Any
 
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.openai.body import MAX_DEPTH, member_spans, read_object
+from kvbudget.edge.openai.body import LARGE_BODY_BYTES, MAX_DEPTH, member_spans, read_object
 from kvbudget.edge.openai.errors import BadRequestError
 
 JSON = st.recursive(
@@ -74,3 +75,20 @@ def test_spans_cut_out_every_value_whatever_the_spacing_and_escapes(
 def test_a_number_beyond_all_floats_is_read_as_the_engine_reads_it() -> None:
     raw = b'{"a":1e999}'
     assert read_object(raw) == json.loads(raw)
+
+
+@pytest.mark.parametrize("end", [b"]}", b"]"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_large_body_leaves_the_garbage_collector_as_it_was(end: bytes, enabled: bool) -> None:
+    raw = b'{"a":[' + b"[]," * (LARGE_BODY_BYTES // 3) + b"[]" + end
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        if end == b"]}":
+            assert len(read_object(raw)) == 1
+        else:
+            with pytest.raises(BadRequestError):
+                read_object(raw)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -39,3 +39,12 @@ def test_a_refused_member_may_be_null() -> None:
     fields.refuse({"a": None}, "a", "no")
     with pytest.raises(BadRequestError, match="a is not accepted here: no"):
         fields.refuse({"a": 0}, "a", "no")
+
+
+def test_the_first_item_that_is_no_object_is_named() -> None:
+    with pytest.raises(BadRequestError, match=r"b\.a\[2\] must be an object, got 1"):
+        fields.objects({"a": [{}, {}, 1, 1]}, "a", at="b.")
+
+
+def test_a_path_is_spelled_with_dots_and_brackets() -> None:
+    assert fields.spelled(("input", 0, "content", 12)) == "input[0].content[12]"

@@ -1,4 +1,7 @@
+import asyncio
+import inspect
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -6,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvbudget.edge.openai import bytebound
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens import bound
-from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.bound import BoundCounter, ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.tokenizer import TokenizerCounter
 
@@ -95,3 +100,71 @@ def test_every_surface_has_a_bound() -> None:
 
 def test_truncation_caps_the_bound(completions: Callable[..., Ask]) -> None:
     assert BoundCounter().count(completions("a" * 100, truncate_prompt_tokens=5)).prompt_tokens == (5,)
+
+
+@pytest.mark.parametrize(
+    ("surface", "body"),
+    [
+        (Surface.CHAT, {"messages": [{"role": "user", "content": "a" * 100}]}),
+        (Surface.COMPLETIONS, {"prompt": "a" * 100}),
+        (Surface.RESPONSES, {"input": [{"role": "user", "content": "a" * 100}]}),
+        (Surface.MESSAGES, {"messages": [{"role": "user", "content": "a" * 100}], "max_tokens": 1}),
+        (Surface.TGI_GENERATE, {"inputs": "a" * 100}),
+    ],
+)
+def test_large_bodies_are_bounded_in_a_thread_and_small_ones_at_once(
+    monkeypatch: pytest.MonkeyPatch, surface: Surface, body: dict[str, Any]
+) -> None:
+    ask = parse_ask(surface, json.dumps(body).encode())
+    expected = BoundCounter().count(ask)
+    assert ThreadedBoundCounter(inline_bytes=len(ask.raw) + 1).count(ask) == expected
+    counter = ThreadedBoundCounter(inline_bytes=len(ask.raw))
+    threads: list[int] = []
+
+    def counted_where(self: BoundCounter, ask: Ask) -> Count:
+        threads.append(threading.get_ident())
+        return expected
+
+    monkeypatch.setattr(BoundCounter, "count", counted_where)
+
+    async def later() -> Count:
+        counting = counter.count(ask)
+        assert inspect.isawaitable(counting)
+        return await counting
+
+    try:
+        assert asyncio.run(later()) == expected
+    finally:
+        counter.close()
+    assert threads != [threading.get_ident()]
+
+
+def test_reading_a_body_measures_nothing_that_a_thread_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(text: str) -> int:
+        raise AssertionError("measured")
+
+    body = {"input": [{"role": "user", "content": "a"}], "instructions": "b", "tools": [{"type": "function"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(bytebound, "text_bound", measured)
+        patch.setattr(bytebound, "_scalars_bound", measured)
+        ask = parse_ask(Surface.RESPONSES, json.dumps(body).encode())
+    assert BoundCounter().count(ask).prompt_tokens[0] > 0
+
+
+def test_an_absurd_structure_is_refused_by_the_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 1000)
+    tools = [{"type": "function", "parameters": [[[[[0] * 100]]]]}]
+    ask = parse_ask(Surface.RESPONSES, json.dumps({"input": "a", "tools": tools}).encode())
+    counter = ThreadedBoundCounter(inline_bytes=1)
+
+    async def later() -> None:
+        counting = counter.count(ask)
+        assert inspect.isawaitable(counting)
+        await counting
+
+    try:
+        with pytest.raises(BadRequestError) as caught:
+            asyncio.run(later())
+    finally:
+        counter.close()
+    assert caught.value.code == "prompt_too_large"

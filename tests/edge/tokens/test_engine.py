@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from kvbudget.edge.openai import bytebound
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.openai.body import LARGE_BODY_BYTES
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.count import Count, CountFailedError
-from kvbudget.edge.tokens.engine import PARALLEL_CALLS, EngineCounter
+from kvbudget.edge.tokens.engine import PARALLEL_CALLS, STRUCTURE_BYTES, EngineCounter
 
 
 class Tokenize:
@@ -160,3 +162,26 @@ def test_the_first_failure_ends_the_other_calls(completions: Callable[..., Ask])
 def test_an_integer_that_cannot_be_passed_on_is_the_requests_fault(chat: Callable[..., Ask]) -> None:
     with pytest.raises(BadRequestError, match="cannot be passed on"):
         _count(Tokenize(), chat("a", chat_template_kwargs={"x": 2**70}))
+
+
+@pytest.mark.parametrize("members", [STRUCTURE_BYTES, LARGE_BODY_BYTES])
+def test_an_absurd_structure_is_refused_before_the_engine_is_asked(
+    chat: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch, members: int
+) -> None:
+    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 100_000)
+    asked: list[str] = []
+
+    async def post(path: str, body: bytes) -> tuple[int, bytes]:
+        asked.append(path)
+        return 200, b'{"count":1}'
+
+    ask = chat("a", tools=[{"function": {"name": "f", "parameters": {"a": [0] * (members // 2)}}}])
+
+    async def count() -> None:
+        counting = EngineCounter(post).count(ask)
+        assert not isinstance(counting, Count)
+        await counting
+
+    with pytest.raises(BadRequestError) as caught:
+        asyncio.run(count())
+    assert (caught.value.code, asked) == ("prompt_too_large", [])

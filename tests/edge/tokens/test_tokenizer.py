@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from kvbudget.edge.openai import bytebound
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.bound import BoundCounter
@@ -25,6 +26,22 @@ AskOf = Callable[..., Ask]
 TEXTS = st.text(max_size=40) | st.sampled_from(
     ["<|im_end|>", "a<s>b", "<|im_start|>user", "e\u0301", "你好", "\n\n ", "12345"]
 )
+
+
+def test_an_absurd_structure_is_refused_before_a_template_may_indent_it(
+    counter: TokenizerCounter, chat: AskOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 100_000)
+    tool = {"function": {"name": "f", "parameters": {"a": [[[[[0] * 10_000]]]]}}}
+
+    async def later() -> None:
+        counting = counter.count(chat("a", tools=[tool]))
+        assert inspect.isawaitable(counting)
+        await counting
+
+    with pytest.raises(BadRequestError) as caught:
+        asyncio.run(later())
+    assert caught.value.code == "prompt_too_large"
 
 
 def _now(counter: Any, ask: Ask) -> Count:

@@ -70,7 +70,8 @@ class Ask(NamedTuple):
 # Members whose absence leaves a default. A body with none of them (most are) skips the reading of each: that is a
 # third of what parsing costs.
 _OPTIONS = frozenset((
-    "echo", "n", "best_of", "use_beam_search", "prompt_logprobs", "kv_transfer_params", "truncate_prompt_tokens",
+    "echo", "n", "n_cmpl", "best_of", "use_beam_search", "prompt_logprobs", "kv_transfer_params",
+    "truncate_prompt_tokens", "background", "session_params", "vllm_xargs",
 ))  # fmt: skip
 
 
@@ -130,12 +131,11 @@ def _completions(body: dict[str, object], raw: bytes) -> Ask:
 
 
 def _opaque(surface: Surface, body: dict[str, object], raw: bytes, prompt: OpaquePrompt, field: str) -> Ask:
-    _refuse_smuggled(body)
     return Ask(
         surface=surface,
         model=fields.string(body, "model"),
         stream=fields.boolean(body, "stream") or False,
-        sequences=1,
+        sequences=_sequences(body),  # llama.cpp turns these bodies into chat bodies and keeps a stray n
         max_new_tokens=_max_new(body, field),
         max_new_field=field,
         prompt=prompt,
@@ -146,6 +146,7 @@ def _opaque(surface: Surface, body: dict[str, object], raw: bytes, prompt: Opaqu
 
 
 def _generate(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
+    _refuse_smuggled(body)
     parameters = fields.json_object(body, "parameters") or {}
     if fields.boolean(parameters, "decoder_input_details", "parameters."):
         raise BadRequestError(
@@ -169,21 +170,45 @@ def _generate(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
 
 
 def _sequences(body: dict[str, object]) -> int:
-    """With `use_beam_search` vLLM takes n for the beam width and holds that many sequences."""
+    """With `use_beam_search` vLLM takes n for the beam width; llama.cpp prefers `n_cmpl` to n."""
     _refuse_smuggled(body)
     n = fields.integer(body, "n", 1, MAX_SEQUENCES) or 1
     best_of = fields.integer(body, "best_of", 1, MAX_SEQUENCES) or 1
     fields.boolean(body, "use_beam_search")
-    return max(n, best_of)
+    return max(n, best_of, fields.integer(body, "n_cmpl", 1, MAX_SEQUENCES) or 1)
 
 
 def _refuse_smuggled(body: dict[str, object]) -> None:
-    """Members that make the engine run another prompt than the one counted, or leave the pool."""
+    """Members that make the engine run another prompt than the one counted, hold it past its answer, or leave the pool.
+
+    A promise ends with the engine's answer. `background` is answered at once while the generation goes on (vLLM 0.32
+    entrypoints/openai/responses/serving.py); with `do_remote_decode` the blocks stay until another engine fetches them
+    (vLLM 0.32 NixlConnector.request_finished). SGLang's `session_params` puts the turns of its session before the
+    prompt.
+    """
+    if fields.boolean(body, "background"):
+        raise BadRequestError(
+            "background is not accepted here: its answer comes before its tokens, so that nothing tells when its KV "
+            "cache is free; leave it out",
+            "background",
+            "unsupported_field",
+        )
+    fields.refuse(body, "session_params", "the session's tokens are not in this request")
     if body.get("prompt_logprobs") is not None:
         raise BadRequestError(
             f"prompt_logprobs is not accepted: {_LOGPROBS}", "prompt_logprobs", "prompt_logprobs_refused"
         )
     transfer = fields.json_object(body, "kv_transfer_params")
+    if transfer is not None and transfer.get("do_remote_decode") not in (None, False):
+        raise BadRequestError(
+            "kv_transfer_params.do_remote_decode is not accepted: the engine would hold the KV cache past its answer",
+            "kv_transfer_params.do_remote_decode",
+            "unsupported_field",
+        )
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, dict) and "kv_transfer_params" in extra:
+        # vLLM 0.32 puts both into the same `extra_args`.
+        fields.refuse(extra, "kv_transfer_params", "it would replace what was checked", "vllm_xargs.")
     if transfer is not None and "prompt_token_ids" in transfer:
         # vLLM 0.32 renderers/online_renderer.py runs these ids in place of the messages.
         raise BadRequestError(

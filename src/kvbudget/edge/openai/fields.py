@@ -8,6 +8,11 @@ from typing import cast
 from kvbudget.edge.openai.errors import BadRequestError, shown
 
 LARGEST_INTEGER = 2**53
+_OBJECTS = frozenset((dict,))
+
+# Where a member stands, as `spelled` writes it. Kept in pieces: a body may hold half a million members, and their
+# names are wanted only when one is refused.
+Path = tuple[str | int, ...]
 
 
 def boolean(body: dict[str, object], name: str, at: str = "") -> bool | None:
@@ -59,10 +64,16 @@ def objects(body: dict[str, object], name: str, at: str = "") -> tuple[dict[str,
     items = json_array(body, name, at)
     if items is None:
         return None
-    for item in items:
-        if not isinstance(item, dict):
-            raise _wrong(f"{at}{name}[{items.index(item)}]", "an object", item)
+    if not _OBJECTS.issuperset(map(type, items)):  # in C: an array may hold half a million of them
+        index = next(index for index, item in enumerate(items) if not isinstance(item, dict))
+        raise _wrong(f"{at}{name}[{index}]", "an object", items[index])
     return tuple(cast("list[dict[str, object]]", items))
+
+
+def spelled(path: Path) -> str:
+    """`("input", 0, "content")` as `input[0].content`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
 
 
 def refuse(body: dict[str, object], name: str, why: str, at: str = "") -> None:

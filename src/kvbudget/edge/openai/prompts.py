@@ -1,5 +1,6 @@
 """The four forms in which a prompt reaches the gate, already checked, before it is counted."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -34,12 +35,17 @@ class TokenPrompt(NamedTuple):
 class OpaquePrompt(NamedTuple):
     """A prompt whose rendering is not reproduced here: only bounded.
 
-    `byte_bound` is the most bytes of normalised text that the request itself can become, `messages` the number of
-    turns around which a template may put its own tokens (0: no template).
+    `messages` is the number of turns around which a template may put its own tokens (0: no template). `measure` adds
+    up `byte_bound`: it may take a second for a body of megabytes, so that a counter may want to do it in a thread.
     """
 
-    byte_bound: int
+    measure: Callable[[], int]
     messages: int
+
+    @property
+    def byte_bound(self) -> int:
+        """Most bytes of normalised text that the request can become. Raises BadRequestError (`prompt_too_large`)."""
+        return self.measure()
 
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt | OpaquePrompt

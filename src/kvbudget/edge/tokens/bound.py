@@ -1,7 +1,12 @@
 """The upper bound of a prompt's tokens from its bytes alone, without any vocabulary."""
 
-from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
-from kvbudget.edge.openai.bytebound import json_bound, message_bound, text_bound
+import asyncio
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+
+from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt, TokenPrompt
+from kvbudget.edge.openai.body import LARGE_BODY_BYTES
+from kvbudget.edge.openai.bytebound import json_bound, messages_bound, text_bound
 from kvbudget.edge.tokens.count import Count, counted
 
 # What a chat template adds of its own. The largest seen: tool preambles of about 500 tokens (DeepSeek V3.1, Qwen3),
@@ -11,6 +16,8 @@ TEMPLATE_TOKENS_PER_MESSAGE = 32
 TEMPLATE_TOKENS_PER_TOOL = 64
 # BOS, EOS and the space that SentencePiece puts before a text (Llama 2).
 SPECIAL_TOKENS_PER_PROMPT = 4
+# One is enough: a body of 16 MiB takes it a second at most.
+THREADS = 1
 
 
 class BoundCounter:
@@ -28,7 +35,7 @@ class BoundCounter:
     name = "bound"
 
     def count(self, ask: Ask) -> Count:
-        """The bound, at once. Prompts given as token ids are counted exactly."""
+        """The bound, at once; token ids are counted exactly. Raises BadRequestError (`prompt_too_large`)."""
         prompt = ask.prompt
         if isinstance(prompt, ChatPrompt):
             return counted(ask, (_chat_bound(prompt),), exact=False)
@@ -39,8 +46,29 @@ class BoundCounter:
         return counted(ask, prompt.lengths, exact=True)
 
 
+class ThreadedBoundCounter:
+    """The same bound, for serving: large bodies are counted in a thread, so that the event loop keeps turning."""
+
+    name = "bound"
+
+    def __init__(self, *, inline_bytes: int = LARGE_BODY_BYTES) -> None:
+        self._bound = BoundCounter()
+        self._inline_bytes = inline_bytes
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bound")
+
+    def count(self, ask: Ask) -> Count | Awaitable[Count]:
+        """At once below the inline limit and for token ids; an awaitable beyond it. Both raise as BoundCounter does."""
+        if len(ask.raw) < self._inline_bytes or isinstance(ask.prompt, TokenPrompt):
+            return self._bound.count(ask)
+        return asyncio.get_running_loop().run_in_executor(self._threads, self._bound.count, ask)
+
+    def close(self) -> None:
+        """Let the thread go; a count under way ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 def _chat_bound(prompt: ChatPrompt) -> int:
-    messages = sum(map(message_bound, prompt.messages))
+    messages = messages_bound(prompt.messages)
     # A message may become several turns in a template: one for each tool call.
     turns = len(prompt.messages)
     for message in prompt.messages:

@@ -7,7 +7,7 @@ import orjson
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
-from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, counted
 
 # `(path, body) -> (status, body)`; the time-out is the poster's.
@@ -16,6 +16,9 @@ Post = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 PATH = "/tokenize"
 # Prompts of one request that are asked for at the same time.
 PARALLEL_CALLS = 8
+# Bytes of body below which no structure can be refused as absurd: at 200 levels, 64 MiB of indentation take 84,000
+# members of two bytes.
+STRUCTURE_BYTES = 128 * 1024
 _OK = 200
 _NOT_FOUND = 404
 # Statuses by which vLLM 0.32 blames the prompt; 404 and 405 blame the route, 401 and 403 us, 429 nobody.
@@ -33,10 +36,10 @@ class EngineCounter:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._bound = BoundCounter()
+        self._bound = ThreadedBoundCounter()
 
     def count(self, ask: Ask) -> Count | Awaitable[Count]:
-        """Awaitable for text and chat; at once for token ids and for what can only be bounded."""
+        """Awaitable for text and chat; at once for token ids; the bound's way for what can only be bounded."""
         prompt = ask.prompt
         if isinstance(prompt, ChatPrompt):
             return self._ask_engine(ask, [_chat_question(ask, prompt)])
@@ -47,6 +50,11 @@ class EngineCounter:
         return counted(ask, prompt.lengths, exact=True)
 
     async def _ask_engine(self, ask: Ask, questions: list[bytes]) -> Count:
+        if len(ask.raw) >= STRUCTURE_BYTES:
+            # Before the engine's template may indent it; and the bound that stands in for a failed count cannot refuse.
+            bound = self._bound.count(ask)
+            if not isinstance(bound, Count):
+                await bound
         if len(questions) == 1:
             return counted(ask, (await self._one(questions[0]),), exact=True)
         turnstile = asyncio.Semaphore(PARALLEL_CALLS)

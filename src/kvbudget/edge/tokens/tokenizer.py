@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import cast
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
+from kvbudget.edge.openai.bytebound import jsons_bound
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.tokens.bound import BoundCounter
+from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, counted
 from kvbudget.edge.tokens.limits import MAX_RUN_CHARS, MAX_TEXT_BYTES, check_text
 from kvbudget.edge.tokens.template import ChatTemplate, Clock
@@ -56,7 +57,7 @@ class TokenizerCounter:
         self._max_run_chars = max_run_chars
         self._deadline_s = deadline_s
         self._inline_bytes = inline_bytes or (INLINE_BYTES if vocabulary.fast else INLINE_BYTES_WITHOUT_FAST)
-        self._bound = BoundCounter()
+        self._bound = ThreadedBoundCounter()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="count")
         self.notes = (*vocabulary.notes, _template_note(templates))
 
@@ -100,13 +101,15 @@ class TokenizerCounter:
     def close(self) -> None:
         """Let the threads go; counts under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._bound.close()
 
     async def _in_thread(self, ask: Ask, work: Callable[[], Count]) -> Count:
         try:
             # Cancelled on the deadline: work that has not begun never does.
             return await asyncio.wait_for(asyncio.wrap_future(self._threads.submit(work)), self._deadline_s)
         except TimeoutError:
-            return self._bound.count(ask)
+            bound = self._bound.count(ask)
+            return bound if isinstance(bound, Count) else await bound
 
     def _count(self, ask: Ask, prompt: ChatPrompt | TextPrompt) -> Count:
         if isinstance(prompt, TextPrompt):
@@ -114,6 +117,9 @@ class TokenizerCounter:
         else:
             # Before rendering as well: the template's work grows with what it is given.
             check_text(_contents(prompt), self._max_text_bytes, self._max_run_chars)
+            if len(ask.raw) >= INLINE_BYTES:
+                # Refuses what a template that indents JSON would turn into gigabytes; the number is not needed.
+                jsons_bound((prompt.tools, prompt.template_kwargs, prompt.messages))
             texts = [self._template_for(prompt).render(prompt, self._default_kwargs)]
         check_text(texts, self._max_text_bytes, self._max_run_chars)
         try:
