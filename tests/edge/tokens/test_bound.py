@@ -48,6 +48,7 @@ def test_no_chat_with_tools_and_calls_counts_more_than_its_bound(
     with pytest.MonkeyPatch.context() as patch:
         # What this small template needs; the real allowances would hide what the request's own bytes lack.
         patch.setattr(bound, "TEMPLATE_TOKENS_PER_REQUEST", 30)
+        patch.setattr(bound, "TEMPLATE_TOKENS_WITH_TOOLS", 30)
         patch.setattr(bound, "TEMPLATE_TOKENS_PER_MESSAGE", 10)
         patch.setattr(bound, "TEMPLATE_TOKENS_PER_TOOL", 2)
         assert exact.prompt_tokens <= BoundCounter().count(ask).prompt_tokens
@@ -85,7 +86,8 @@ def test_raw_text_costs_its_bytes_and_a_chat_the_template_as_well(
     chat: Callable[..., Ask], completions: Callable[..., Ask]
 ) -> None:
     assert BoundCounter().count(completions("a" * 1000)).prompt_tokens == (1004,)
-    assert 2000 < BoundCounter().count(chat("a" * 1000)).prompt_tokens[0] < 2200
+    charged = BoundCounter().count(chat("a" * 1000)).prompt_tokens[0] - 1000
+    assert bound.TEMPLATE_TOKENS_PER_REQUEST < charged < bound.TEMPLATE_TOKENS_PER_REQUEST + 200
 
 
 def test_every_surface_has_a_bound() -> None:
@@ -168,3 +170,9 @@ def test_an_absurd_structure_is_refused_by_the_thread_as_well(monkeypatch: pytes
     finally:
         counter.close()
     assert caught.value.code == "prompt_too_large"
+
+
+def test_a_short_chat_without_tools_is_not_charged_a_tool_preamble(chat: Callable[..., Ask]) -> None:
+    assert BoundCounter().count(chat("hi")).prompt_tokens[0] < 400
+    tools = [{"function": {"name": "f"}}]
+    assert BoundCounter().count(chat("hi", tools=tools)).prompt_tokens[0] > 1024

@@ -9,9 +9,11 @@ from kvbudget.edge.openai.body import LARGE_BODY_BYTES
 from kvbudget.edge.openai.bytebound import json_bound, messages_bound, text_bound
 from kvbudget.edge.tokens.count import Count, counted
 
-# What a chat template adds of its own. The largest seen: tool preambles of about 500 tokens (DeepSeek V3.1, Qwen3),
-# default system prompts of about 100 (gpt-oss), role markers of at most 10 per message.
-TEMPLATE_TOKENS_PER_REQUEST = 1024
+# What a chat template adds of its own. The largest seen: default system prompts of about 100 tokens (gpt-oss), tool
+# preambles of about 500 more (DeepSeek V3.1, Qwen3; the same is allowed for documents and other template arguments),
+# role markers of at most 10 per message.
+TEMPLATE_TOKENS_PER_REQUEST = 256
+TEMPLATE_TOKENS_WITH_TOOLS = 1024
 TEMPLATE_TOKENS_PER_MESSAGE = 32
 TEMPLATE_TOKENS_PER_TOOL = 64
 # BOS, EOS and the space that SentencePiece puts before a text (Llama 2).
@@ -42,7 +44,11 @@ class BoundCounter:
         if isinstance(prompt, TextPrompt):
             return counted(ask, tuple(text_bound(t) + SPECIAL_TOKENS_PER_PROMPT for t in prompt.texts), exact=False)
         if isinstance(prompt, OpaquePrompt):
-            return counted(ask, (prompt.byte_bound + _template_tokens(prompt.messages),), exact=False)
+            return counted(
+                ask,
+                (prompt.byte_bound + _template_tokens(prompt.messages, tools=bool(ask.body.get("tools"))),),
+                exact=False,
+            )
         return counted(ask, prompt.lengths, exact=True)
 
 
@@ -77,13 +83,13 @@ def _chat_bound(prompt: ChatPrompt) -> int:
     tools = prompt.tools or ()
     return (
         messages
-        + _template_tokens(turns)
+        + _template_tokens(turns, tools=bool(tools or prompt.template_kwargs))
         + json_bound(list(tools) or None)
         + TEMPLATE_TOKENS_PER_TOOL * len(tools)
         + json_bound(prompt.template_kwargs or None)
     )
 
 
-def _template_tokens(messages: int) -> int:
-    per_request = TEMPLATE_TOKENS_PER_REQUEST if messages else 0
+def _template_tokens(messages: int, *, tools: bool) -> int:
+    per_request = TEMPLATE_TOKENS_WITH_TOOLS if tools else TEMPLATE_TOKENS_PER_REQUEST if messages else 0
     return SPECIAL_TOKENS_PER_PROMPT + per_request + TEMPLATE_TOKENS_PER_MESSAGE * messages
