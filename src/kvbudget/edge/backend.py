@@ -19,12 +19,9 @@ from kvbudget.units import Tokens
 log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S = 5.0
-# The relay sets these itself, and a client's word to the gate is none to the engine.
+# A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
 _NOT_FORWARDED = frozenset(
     {
-        b"host",
-        b"content-length",
-        b"expect",
         b"x-request-id",
         b"x-kvbudget-tenant",
         b"x-kvbudget-priority",
@@ -58,7 +55,6 @@ class Backend:
         self.url = url
         self.name = url.split("://", 1)[-1].rstrip("/")
         self.facts = EngineFacts(up=False, problem="not looked at yet")
-        self._host = self.name.encode()
         self._interval_s = interval_s
         self._down_interval_s = down_interval_s
         self._look_now = asyncio.Event()
@@ -67,7 +63,6 @@ class Backend:
     def request_headers(self, exchange: Exchange, request_id: bytes) -> Headers:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
         headers = end_to_end(exchange.headers, _NOT_FORWARDED)
-        headers.append((b"host", self._host))
         headers.append((b"x-request-id", request_id))
         return headers
 

@@ -187,15 +187,14 @@ class Gate:
         return Refusal.NEVER_FITS
 
     def _has_room(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> bool:
-        sequences = footprint.total_sequences
-        if self.ledger.sequences + sequences > self.config.max_num_seqs:
+        if self.ledger.sequences + footprint.total_sequences > self.config.max_num_seqs:
             return False
         return fits(
             self.config.policy,
             self.ledger,
             footprint,
             peak_blocks,
-            paced=event.paced and event.exact and sequences == 1,
+            paced=_can_be_watched(event, footprint),
             skew_steps=self._skew_with(sum(footprint.prompts)),
         )
 
@@ -207,7 +206,7 @@ class Gate:
             event.request_id,
             event.tenant,
             footprint,
-            paced=event.paced and event.exact and footprint.total_sequences == 1,
+            paced=_can_be_watched(event, footprint),
             now_ns=now_ns,
             peak_blocks=peak_blocks,
         )
@@ -240,9 +239,8 @@ class Gate:
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
         head = self.queue.head()
         if self.queue.remove(event.request_id) is not None:
-            if head is not None and head.arrived.request_id != event.request_id:
-                return self._tick(_TICK, now_ns)
-            return self._tick(_TICK, now_ns, look=True)  # the head has left: the next one may fit
+            was_head = head is not None and head.arrived.request_id == event.request_id
+            return self._tick(_TICK, now_ns, look=was_head)  # without it, the next one may fit
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self._ended_ids:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
@@ -404,6 +402,11 @@ class Gate:
     def _skew_with(self, more_prompt_tokens: int) -> int:
         waiting_for_prefill = self.ledger.unseen_prompt_tokens + more_prompt_tokens
         return -(-waiting_for_prefill // self.config.prefill_tokens_per_step) + self._lag_steps
+
+
+def _can_be_watched(event: Arrived, footprint: Footprint) -> bool:
+    """Whether its course is known: its tokens are reported, its prompt is counted, and it is one sequence."""
+    return event.paced and event.exact and footprint.total_sequences == 1
 
 
 def outcome_of(refusal: Refusal) -> Outcome:
