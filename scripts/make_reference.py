@@ -1,10 +1,12 @@
-"""Writes docs/reference.md from the code itself: flags, metrics, refusals, error codes, headers.
+"""Writes docs/reference.md from the code itself: flags, findings, metrics, refusals, error codes, headers.
 
 `python scripts/make_reference.py` rewrites the file; with `--check` it only says whether the file is current (exit 1 if
 not). A test runs the check.
 """
 
 import argparse
+import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from kvbudget.edge.answers import ANSWERS
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
+from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +50,78 @@ OUTCOMES = {
     Outcome.TIMED_OUT: "The engine kept silent for too long.",
     Outcome.SHUT_DOWN: "Cut off when the gate ended.",
 }
+# What stands before the first string of these calls in the source is what the planner says.
+SPEAKERS = ("Refusal", "Finding", "Reason", "Explanation")
+FINDINGS = {
+    "max_model_len_too_large": "One request of full length does not fit the pool.",
+    "no_kv_memory": "Nothing is left for the cache, or what is left cannot hold one request.",
+    "max_model_len_beyond_model": "Longer than config.json allows.",
+    "heads_not_divisible": "Attention heads do not split over the tensor-parallel ranks.",
+    "vocabulary_not_divisible": "The padded vocabulary cannot be split over the ranks.",
+    "kv_heads_not_divisible": "KV heads can be neither split over the ranks nor replicated on them.",
+    "context_parallel_not_divisible": "The tensor-parallel ranks do not split into so many decode-context-parallel ones.",
+    "context_parallel_sliding_window": "Decode context parallelism and sliding windows.",
+    "context_parallel_needs_replicas": "Decode context parallelism of GQA needs more ranks than KV heads.",
+    "context_parallel_too_large": "More shards of a sequence than replicas of a KV head.",
+    "pipeline_parallel_embedding": "Qwen4-Exp's N-gram embedding with pipeline stages.",
+    "architecture_removed": "This vLLM no longer serves the architecture; the fix names the last version that did.",
+    "architecture_unsupported": "No vLLM serves the architecture, although its caches are known.",
+    "max_num_seqs_beyond_states": "Fewer blocks than sequences, each of which needs one for its recurrent state.",
+    "block_size_unsupported": "No attention backend takes this block size.",
+    "batched_tokens_below_seqs": "A step has fewer tokens than sequences.",
+    "pipeline_start_check": "vLLM 0.14 to 0.16 held one stage's memory against all layers.",
+    "cache_types_differ": "MLA in llama.cpp takes one type for keys and values.",
+    "cache_type_needs_flash_attention": "A quantised V cache without flash attention.",
+    "cache_type_does_not_divide_head": "A head is no multiple of the cache type's block.",
+    "too_few_gpus": "More ranks than cards.",
+    "gpus_idle": "Cards that no rank uses.",
+    "pool_beyond_memory": "The given pool and the weights exceed the card.",
+    "below_target_concurrency": "Fewer requests of full length fit than are wanted.",
+    "class_defaults_decide": "Sizes that decide the cache are not in config.json; its class's defaults are planned with.",
+    "state_checkpoint_possible": "Some prefill kernels keep one block more per state group; the plan counts none.",
+    "quantisation_only_in_name": "The model's name says that it is quantised and its config does not.",
+    "length_beyond_max_model_len": "A percentile is longer than the context, and was cut.",
+    "command_flag_unknown": "A flag of the command is not in the engine's list.",
+    "command_flag_unmodelled": "A flag or variable of the command moves memory in a way that is not computed.",
+    "command_unclear": "Something in the command cannot be seen, or means another thing than it seems to.",
+}
+REASONS = {
+    "schema_changed": "The file is of another schema.",
+    "model_changed": "Another structure.",
+    "config_changed": "Another config.json of the same structure.",
+    "precision_changed": "Another weight or cache format.",
+    "hardware_changed": "Another card, or another number of them.",
+    "engine_changed": "Another rule or version.",
+    "flags_changed": "The engine runs with another value.",
+    "cache_changed": "A token, a request or a block costs another number of bytes.",
+    "pool_changed": "The pool moved by more than its tolerance.",
+    "workload_moved": "Lengths moved by more than their tolerance.",
+    "below_target_concurrency": "Fewer requests than the target.",
+    "no_longer_fits": "The engine would not start.",
+    "gate_beyond_plan": "[gate] promises more than the engine has.",
+    "receipt_differs": "The newest receipt is further from the plan than its tolerance.",
+    "receipt_of_other_engine": "What was measured is another engine or version.",
+    "receipt_of_other_flags": "What was measured was started with other flags.",
+    "engine_refused": "The engine refused to start.",
+    "review_due": "The date of review has passed.",
+}
+EXPLANATIONS = {
+    "tokens_of_older_vllm": "The log's token number had another meaning in that version.",
+    "tightest_rank": "The rank with the least memory sizes the pool of all.",
+    "graphs_after_the_pool": "CUDA graphs are captured after the pool was sized.",
+    "shared_card": "Another process holds memory of the card.",
+    "foreign_memory": "Memory of the card was taken before the engine started.",
+    "blocks_given": "The number of blocks was asked for; memory did not decide it.",
+    "other_engine": "Plan and receipt are of different engines.",
+    "other_version": "Plan and receipt are of different versions.",
+    "other_flags": "Plan and receipt are of different flags.",
+    "refused_to_start": "The engine's own words.",
+}
+ERRORS = {
+    BadValueError.code: "A flag or field has an unusable value, or a file is not there.",
+    BadConfigError.code: "A file is damaged, contradicts itself, or lacks a field that has no default.",
+    UnsupportedError.code: "Well-formed, but not known here: never guessed.",
+}
 HEADERS = """## Headers
 
 | request header | meaning |
@@ -71,7 +146,7 @@ Every other header passes both ways, hop-by-hop ones aside.
 
 def reference() -> str:
     """The whole page."""
-    sections = [HEAD, commands(), HEADERS, refusals(), error_codes(), metrics()]
+    sections = [HEAD, commands(), findings(), HEADERS, refusals(), error_codes(), metrics()]
     return "\n".join(section.strip() + "\n" for section in sections)
 
 
@@ -102,10 +177,80 @@ def commands() -> str:
     return "\n".join(lines)
 
 
+@functools.cache
+def calls() -> list[tuple[str, ast.Call]]:
+    """(module, call) of everything that is said in the source by a code."""
+    package = ROOT / "src" / "kvbudget"
+    return [
+        (str(path.relative_to(package)), node)
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in SPEAKERS
+        and len(node.args) > 1
+        and isinstance(node.args[0], ast.Constant)
+    ]
+
+
+def spoken() -> dict[tuple[str, str], list[str]]:
+    """(speaker, code) -> the modules that say it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for module, call in calls():
+        modules = found.setdefault((call.func.id, call.args[0].value), [])
+        if module not in modules:
+            modules.append(module)
+    return found
+
+
+def severity_of(code: str) -> str:
+    """Refusals of an engine are errors; of our own findings the source says it, in the second argument."""
+    for _, call in calls():
+        if call.func.id == "Finding" and call.args[0].value == code:
+            return str(call.args[1].value)
+    return "error"
+
+
+def findings() -> str:
+    """What the planner says: findings of plan, reasons of check, explanations of receipt, errors. KeyError: add it above."""
+    said = spoken()
+    lines = [
+        "## Findings of kvbudget plan",
+        "",
+        "Error: exit 1. Fixes and engines: [Plan a model](how-to/plan.md).",
+        "",
+    ]
+    lines += ["| code | severity | meaning | said by |", "|---|---|---|---|"]
+    codes = dict.fromkeys(code for speaker, code in sorted(said) if speaker in ("Refusal", "Finding"))
+    for code in codes:
+        modules = dict.fromkeys([*said.get(("Refusal", code), ()), *said.get(("Finding", code), ())])
+        where = ", ".join(f"`{module}`" for module in modules)
+        lines.append(f"| `{code}` | {severity_of(code)} | {FINDINGS[code]} | {where} |")
+    for title, speaker, texts in (
+        ("Reasons of kvbudget check", "Reason", REASONS),
+        ("Explanations of kvbudget receipt", "Explanation", EXPLANATIONS),
+    ):
+        unknown = {code for who, code in said if who == speaker} - set(texts)
+        if unknown:
+            raise KeyError(f"{speaker} without a sentence here: {sorted(unknown)}")
+        lines += ["", f"## {title}", "", "| code | meaning |", "|---|---|"]
+        lines += [f"| `{code}` | {text} |" for code, text in texts.items()]
+    lines += [
+        "",
+        "## Errors of every command",
+        "",
+        "`kvbudget COMMAND: CODE: what; what to do next` on stderr, exit 2.",
+        "",
+    ]
+    lines += ["| code | meaning |", "|---|---|"]
+    lines += [f"| `{code}` | {text} |" for code, text in ERRORS.items()]
+    return "\n".join(lines)
+
+
 def refusals() -> str:
     """Refusals with their HTTP answers, and outcomes."""
     lines = [
-        "## Refusals",
+        "## Refusals of the gate",
         "",
         "Label `reason` of `kvbudget_refusals_total`.",
         "",

@@ -4,6 +4,7 @@ KvbudgetError
 ├── InputError             what the caller gave cannot be used: CLI exit 2
 │   ├── BadValueError      a flag or field has an unusable value
 │   ├── BadConfigError     a model's config.json is damaged or contradicts itself
+│   │   └── MissingFieldError   it lacks a field that its config class has no default for
 │   └── UnsupportedError   well-formed, but outside of what this version knows; never guessed
 └── AccountingError        the ledger was misused: a bug of ours, not of the input
 
@@ -41,6 +42,10 @@ class BadConfigError(InputError):
     """A model's config.json is damaged or contradicts itself."""
 
     code = "bad_config"
+
+
+class MissingFieldError(BadConfigError):
+    """A model's config.json lacks a field that its config class has no default for."""
 
 
 class UnsupportedError(InputError):

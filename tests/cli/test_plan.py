@@ -87,7 +87,8 @@ def test_weights_beside_the_config_are_measured(folder: Path, capsys: pytest.Cap
     index = {"metadata": {"total_size": 16_000_000_000}, "weight_map": {"a": "model-1.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     _, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k")
-    assert plan["memory"]["weights"]["bytes"] == 16_000_000_000
+    rotary_tables = 32 * 2**20  # made beside the weights: 131,072 positions x 128 x 2 bytes
+    assert plan["memory"]["weights"]["bytes"] == 16_000_000_000 + rotary_tables
     assert plan["memory"]["weights"]["source"] == "measured"
 
 
@@ -96,18 +97,77 @@ def test_an_automatic_length_is_found(folder: Path, capsys: pytest.CaptureFixtur
     assert (code, plan["concurrency"]["max_model_len"]) == (0, 65520)
 
 
-@pytest.mark.parametrize(
-    "flag", ["--speculative-config", "--command", "--trace", "--margin", "--price-per-hour", "--markdown", "--html",
-             "--png", "--write", "--mamba-ssm-cache-dtype", "--decode-context-parallel-size"]
-)  # fmt: skip
-def test_a_flag_of_a_later_version_is_named_not_ignored(
-    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+def test_a_trace_alone_gives_percentiles_and_tail_of_its_own_requests(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", str(folder), "--gpu", "h100", flag, "2"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"kvbudget plan: unsupported: {flag}")
-    assert "s is planned" not in captured.err.replace("--", "")
+    trace = tmp_path / "usage.jsonl"
+    lengths = [100 * number for number in range(1, 101)]
+    trace.write_text("".join(json.dumps({"prompt_tokens": n - 1, "completion_tokens": 1}) + "\n" for n in lengths))
+    words = (folder, "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k", "--trace", trace)
+    code, plan = document(capsys, *words)
+    assert code == 0
+    assert plan["concurrency"]["lengths"] == {"p50": 5000, "p95": 8192, "p99": 8192}
+    assert plan["concurrency"]["p50"] == plan["workload"]["p50"]["ceiling"] == 12287 // 313
+    served = [min(length, 8192) for length in lengths if length - 1 < 8192]
+    empty = [-length % 16 for length in served]
+    assert plan["tail_waste"]["slots"] == round(sum(empty) / len(served))
+    assert plan["tail_waste"]["fraction"] == pytest.approx(sum(empty) / sum(map(sum, zip(empty, served, strict=True))))
+    assert plan["tail_waste"]["fraction"] == pytest.approx(plan["workload"]["tail"]["fraction"])
+    assert [finding["code"] for finding in plan["findings"]] == ["length_beyond_max_model_len"] * 2
+
+
+def test_a_margin_is_in_every_ceiling_and_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(folder), "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k", "--margin", "50%"]
+    _, plan = document(capsys, *words)
+    assert plan["concurrency"]["margin_blocks"] == 6144  # of 12,287, rounded up
+    assert (plan["concurrency"]["ceiling"], plan["concurrency"]["p99"]) == (11, 11)
+    assert plan["concurrency"]["at_max_model_len"] == 24.0  # the engine knows no margin
+    main(["plan", *words, "--explain"])
+    text = capsys.readouterr().out
+    assert "6,144 of them kept back" in text
+    assert "(12,287 - 6,144 of --margin) // 512" in " ".join(text.split())
+
+
+def test_an_estimate_has_an_interval_and_what_is_given_has_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, plan = document(capsys, folder, "--gpu", "h100", "--weights", "16GiB", "--max-model-len", "8k")
+    memory = plan["memory"]
+    assert memory["activation"]["low"] < memory["activation"]["bytes"] < memory["activation"]["high"]
+    assert memory["kv"]["low"] < memory["kv"]["bytes"] < memory["kv"]["high"]
+    assert all(type(memory["kv"][name]) is int for name in ("low", "high"))
+    assert memory["weights"].keys() == {"bytes", "source", "note"}
+
+
+def test_the_answers_beside_the_plan_are_keys_of_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, plan = document(
+        capsys, folder, "--gpu", "h100", "--max-model-len", "8k", "--prompt-lengths", "p50=800,p95=2k,p99=4k",
+        "--output-lengths", "p50=100,p95=400,p99=800", "--advise", "--long-context", "64k", "--offload",
+        "--price-per-hour", 3.5, "--arrival-rate", 2,
+    )  # fmt: skip
+    assert code == 0
+    assert {"workload", "advice", "long_context", "offload", "cost"} <= plan.keys()
+    assert plan["workload"]["stability"]["arrivals_per_s"] == 2.0
+
+
+def test_the_files_that_are_asked_for_are_written(folder: Path, tmp_path: Path) -> None:
+    words = ["plan", str(folder), "--gpu", "h100", "--max-model-len", "8k", "--json"]
+    paths = {flag: tmp_path / f"out.{flag}" for flag in ("markdown", "html", "write")}
+    assert main([*words, *(word for flag, path in paths.items() for word in (f"--{flag}", str(path)))]) == 0
+    assert paths["markdown"].read_text().startswith("# ")
+    assert "</html>" in paths["html"].read_text()
+    assert "[gate]" in paths["write"].read_text()
+
+
+def test_no_memory_is_asked_for_where_flags_alone_size_the_cache(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, plan = document(capsys, folder, "--engine", "llamacpp", "--max-model-len", "8k")
+    assert code == 0
+    assert plan["pool"]["tokens"] == 8192
+    assert plan["memory"]["kv"]["bytes"] == plan["pool"]["bytes"] == 2**30
+    assert plan["memory"]["kv"]["source"] == "computed"
+    assert plan["memory"]["total"]["bytes"] == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +177,31 @@ def test_a_flag_of_a_later_version_is_named_not_ignored(
         ["--gpu-memory", "many"],
         ["--kv-cache-memory-bytes", "-1"],
         ["--kv-cache-memory-bytes", "1GiB", "--max-model-len", "long"],
-        ["--kv-cache-memory-bytes", "1GiB", "--engine", "sglang"],
+        ["--kv-cache-memory-bytes", "1GiB", "--engine", "ollama"],
+        ["--kv-cache-memory-bytes", "1GiB", "--engine", "vllm@99.9"],
+        ["--kv-cache-memory-bytes", "1GiB", "--decode-context-parallel-size", "0"],
+        ["--kv-cache-memory-bytes", "1GiB", "--max-num-seqs", "-3"],
+        ["--kv-cache-memory-bytes", "1GiB", "--max-num-seqs", "9" * 40],
+        ["--kv-cache-memory-bytes", "1GiB", "--micro-batch", "0"],
+        ["--kv-cache-memory-bytes", "1GiB", "--pp-layer-partition", "16,-16"],
+        ["--kv-cache-memory-bytes", "1GiB", "--margin", "nan"],
+        ["--kv-cache-memory-bytes", "1GiB", "--margin", "150%"],
+        ["--kv-cache-memory-bytes", "1GiB", "--arrival-rate", "2"],
+        ["--kv-cache-memory-bytes", "1GiB", "--price-per-hour", "nan"],
+        ["--kv-cache-memory-bytes", "1GiB", "--price-per-hour", "-1"],
+        ["--kv-cache-memory-bytes", "1GiB", "--trace", "/nowhere/trace.csv"],
+        ["--kv-cache-memory-bytes", "1GiB", "--trace-format", "azure"],
+        ["--kv-cache-memory-bytes", "1GiB", "--prompt-lengths", "p50=1", "--output-lengths", "p50=1", "--trace", "x"],
+        ["--kv-cache-memory-bytes", "1GiB", "--long-context", "9" * 25],
+        ["--kv-cache-memory-bytes", "1GiB", "--long-context", "0"],
+        ["--kv-cache-memory-bytes", "1GiB", "--speculative-config", "[]"],
+        ["--kv-cache-memory-bytes", "1GiB", "--speculative-config", '{"num_speculative_tokens": true}'],
+        ["--kv-cache-memory-bytes", "1GiB", "--command-name", "x"],
+        ["--kv-cache-memory-bytes", "1GiB", "--command", "echo hello"],
+        ["--gpu", "h100", "--gpu-memory-utilization", "nan"],
+        ["--gpu", "h100", "--gpu-memory-utilization", "inf"],
+        ["--gpu", "h100", "--gpus", "0"],
+        ["--gpu", "h100:99999999"],
         ["--kv-cache-memory-bytes", "1GiB", "--kv-cache-dtype", "fp3"],
         ["--kv-cache-memory-bytes", "1GiB", "--block-size", "0"],
         ["--kv-cache-memory-bytes", "1GiB", "--prompt-lengths", "p50=1"],
@@ -242,7 +326,7 @@ def test_the_help_has_examples_and_the_exit_codes(capsys: pytest.CaptureFixture[
     assert caught.value.code == 0
     assert "examples:" in text
     assert "exit: 0 fits" in text
-    assert "--write" not in text  # not offered before it exists
+    assert "--write FILE" in text
 
 
 def test_the_text_is_readable_and_without_colour_where_that_is_asked(
@@ -254,6 +338,7 @@ def test_the_text_is_readable_and_without_colour_where_that_is_asked(
     assert text.startswith("FITS  Llama-3.1-8B on 1 x H100 80GB")
     assert "\x1b" not in text
     assert len(text.splitlines()) < 45
+    assert all(line == line.rstrip() for line in text.splitlines())
 
 
 def test_json_needs_nothing_outside_the_standard_library(folder: Path) -> None:
@@ -296,7 +381,10 @@ def test_every_flag_and_finding_is_in_the_how_to() -> None:
     flags = {word for action in shown for word in action.option_strings if word.startswith("--")}
     missing = {flag for flag in flags if f"`{flag}`" not in text and not flag.startswith("--no-")} - {"--help"}
     assert missing == set()
-    sources = "".join((ROOT / "src" / "kvbudget" / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
+    package = ROOT / "src" / "kvbudget"
+    speaking = [*(package / "engines").rglob("*.py"), *(package / "planner").glob("*.py"),
+                *(package / "cli" / "planning").glob("*.py")]  # fmt: skip
+    sources = "".join(path.read_text() for path in speaking)
     codes = set(re.findall(r'(?:Refusal|Finding)\(\s*"(\w+)"', sources))
-    assert len(codes) > 8
+    assert len(codes) > 25
     assert {code for code in codes if f"`{code}`" not in text} == set()

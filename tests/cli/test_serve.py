@@ -3,12 +3,14 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +163,71 @@ def test_a_tokenizer_that_is_not_there_is_a_clear_error(capsys: pytest.CaptureFi
     code = main(["serve", "--backend", "http://127.0.0.1:9", "--tokenizer", "/no/such/folder", "--port", "0"])
     assert code == 2
     assert "/no/such/folder" in capsys.readouterr().err
+
+
+GATE = """\
+schema = "kvbudget.budget/1"
+[pool]
+usable_blocks = 200
+[gate]
+{gate}
+"""
+
+
+def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(
+        GATE.format(gate='backend = "http://a:1"\npool_blocks = 200\nblock_size = 16\nmargin = "5%"\n'
+                         'queue_seconds = 2\nmax_context = 4096\npolicy = "worst-case"\nport = 9000')
+    )  # fmt: skip
+    got = settings("--config", str(path), "--port", "0")
+    assert (got.backend_url, got.pool_blocks, got.block_size, got.port) == ("http://a:1", 200, 16, 0)
+    assert (got.gate.margin_blocks, got.gate.max_context, got.gate.queue_ns) == (10, 4096, 2 * 10**9)
+    assert got.gate.policy is Policy.WORST_CASE
+    assert got.gate.max_num_seqs == 256  # in neither: the default
+    assert settings("--config", str(path), "--max-num-seqs", "256", "--margin-blocks", "0").gate.margin_blocks == 0
+    assert settings("--config", str(path), "--backend", "http://b:2").backend_url == "http://b:2"
+
+
+@pytest.mark.parametrize(
+    ("gate", "told"),
+    [
+        ("speed = 3", "unrecognized arguments: --speed=3"),
+        ('queue_seconds = "soon"', "invalid float value"),
+        ("pool_blocks = 0", "pool-blocks: 0"),
+        ('config = "x"', "cannot stand there"),
+        ('margin = "most"', "--margin"),
+        ("[gate.more]\na = 1", "cannot stand there"),
+        ("= 3", "no valid TOML"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused_with_what_to_do(tmp_path: Path, gate: str, told: str) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(GATE.format(gate=gate))
+    with pytest.raises(InputError, match=re.escape(told)) as caught:
+        settings("--backend", "http://a:1", "--config", str(path))
+    assert caught.value.fix
+
+
+def test_sighup_takes_the_file_over_and_keeps_the_old_one_where_the_new_one_is_bad(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(GATE.format(gate="margin_blocks = 1"))
+    with serving("--embedded-engine", "--json", "--config", str(path)) as (process, line):
+        admin = json.loads(line)["admin"]
+
+        def after_sighup(gate: str, told: str) -> int:
+            path.write_text(GATE.format(gate=gate))
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            while told not in (said := process.stderr.readline()):
+                assert said, "it ended"
+            with urllib.request.urlopen(admin + "/v1/state", timeout=20) as answer:
+                margin: int = json.load(answer)["pool"]["margin_blocks"]
+            return margin
+
+        assert after_sighup("margin_blocks = 7", "taken: margin_blocks") == 7
+        assert after_sighup("margin_blocks = many", "the old settings stay") == 7
+        assert after_sighup("margin_blocks = -1", "the old settings stay") == 7
+        assert after_sighup('margin_blocks = 9\ntokenizer = "bound"', "need a restart, the old ones stay: tok") == 9
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from kvbudget.errors import BadConfigError, InputError, UnsupportedError
-from kvbudget.model.families import FAMILIES, WRAPPERS
+from kvbudget.errors import BadConfigError, BadValueError, InputError, UnsupportedError
+from kvbudget.model.families.other import OTHER
+from kvbudget.model.families.plain import PLAIN
+from kvbudget.model.families.sliding import SLIDING
+from kvbudget.model.families.table import FAMILIES, WRAPPERS
+from kvbudget.model.families.uniform import UNIFORM
+from kvbudget.model.layers import Attention
 from kvbudget.model.read import Model, model_from_config
 
 LLAMA: dict[str, Any] = {
@@ -27,9 +32,10 @@ LLAMA: dict[str, Any] = {
 def heads(config: dict[str, Any]) -> tuple[int, int, int]:
     """(layers, KV heads, head size) of a uniform model."""
     model = model_from_config(config)
-    layer = model.layers[0]
-    assert layer.key_size == layer.value_size
-    return len(model.layers), layer.kv_heads, layer.key_size
+    (cache,) = model.layers[0].caches
+    assert isinstance(cache, Attention)
+    assert cache.key_size == cache.value_size
+    return len(model.layers), cache.kv_heads, cache.key_size
 
 
 def test_a_grouped_query_model_is_read_as_written() -> None:
@@ -90,13 +96,10 @@ def test_a_class_default_is_no_limit_that_the_config_states() -> None:
     assert (model.max_model_len, model.longest_given) == (2048, None)
 
 
-def test_a_nested_text_config_is_the_model_and_its_weights_are_not_guessed() -> None:
+def test_a_nested_text_config_is_the_model() -> None:
     text = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 2048}
     config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {"depth": 24}}
     assert heads(config) == (28, 8, 128)
-    model = model_from_config(config)
-    assert model.parameters is None
-    assert "vision" in model.weights_unknown
 
 
 def test_an_old_flat_multimodal_config_is_read_as_its_text_model() -> None:
@@ -129,33 +132,24 @@ def test_the_default_length_follows_the_engine_s_reading_of_rope(
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"model_type": "mistral", "sliding_window": 4096}, "sliding-window"),
-        ({"model_type": "mistral"}, "sliding-window"),  # the class default is a window of 4096
-        ({"model_type": "phi3", "sliding_window": 2047}, "sliding-window"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 21}, "sliding-window"),
-        ({"model_type": "qwen3_moe", "use_sliding_window": True}, "sliding-window"),
-        (LLAMA | {"sliding_window": 1024}, "sliding-window"),
-        (LLAMA | {"layer_types": ["full_attention", "sliding_attention"] * 16}, "sliding-window"),
         (LLAMA | {"layer_types": ["chunked_attention"] * 32}, "chunked"),
         (LLAMA | {"layer_types": ["linear_attention"] * 32}, "linear attention"),
         (LLAMA | {"layer_types": ["astral"] * 32}, "astral"),
         (LLAMA | {"attention_chunk_size": 8192}, "chunked"),
         (LLAMA | {"kv_lora_rank": 512}, "MLA"),
-        (LLAMA | {"block_configs": [{}]}, "NAS"),
+        (LLAMA | {"index_topk": 2048}, "indexer"),
+        (LLAMA | {"sliding_window_pattern": 6}, "sliding-window"),
         (LLAMA | {"num_kv_shared_layers": 4}, "shared across layers"),
         (LLAMA | {"is_encoder_decoder": True}, "encoder-decoder"),
         (LLAMA | {"mamba_d_state": 16}, "Mamba"),
+        ({"model_type": "qwen2", "kv_lora_rank": 512}, "MLA"),
         ({"model_type": "minimax_m2", "attn_type_list": [1, 0] * 31}, "linear attention"),
-        ({"model_type": "gpt_oss"}, "sliding-window"),
-        ({"model_type": "gemma3", "text_config": {}}, "sliding-window"),
-        ({"model_type": "deepseek_v3"}, "MLA"),
-        ({"model_type": "deepseek_v32"}, "indexer"),
-        ({"model_type": "nemotron_h"}, "Mamba"),
-        ({"model_type": "qwen3_next"}, "linear attention"),
-        ({"model_type": "llama4"}, "chunked"),
-        ({"model_type": "nemotron-nas"}, "NAS"),
-        ({"model_type": "whisper"}, "encoder-decoder"),
-        ({"model_type": "mistral3", "text_config": {"model_type": "deepseek_v3"}}, "MLA"),
+        ({"model_type": "t5"}, "no longer serves"),
+        ({"model_type": "bart"}, "no longer serves"),
+        ({"model_type": "mllama", "text_config": {}}, "no longer serves"),
+        ({"model_type": "modernbert"}, "an encoder"),
+        ({"model_type": "voxtral_realtime", "text_config": {}}, "an audio encoder"),
+        ({"model_type": "mistral3", "text_config": {"model_type": "bart"}}, "no longer serves"),
     ],
 )
 def test_another_layer_kind_is_refused_by_its_name(config: dict[str, Any], named: str) -> None:
@@ -163,23 +157,21 @@ def test_another_layer_kind_is_refused_by_its_name(config: dict[str, Any], named
         model_from_config(config)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072},
-        {
-            "model_type": "qwen2",
-            "use_sliding_window": True,
-            "max_window_layers": 32,
-        },  # no layer left beyond the first 32
-        LLAMA | {"sliding_window": None},
-        LLAMA | {"layer_types": ["full_attention"] * 32},
-        LLAMA | {"sliding_window": 4096, "layer_types": ["full_attention"] * 32},
-        {"model_type": "mixtral", "sliding_window": None},
-    ],
-)
-def test_a_window_that_no_layer_uses_is_full_attention(config: dict[str, Any]) -> None:
-    assert set(model_from_config(config).kinds) == {"full"}
+def test_omni_models_nest_their_text_model_twice() -> None:
+    text = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584}
+    assert heads({"model_type": "qwen2_5_omni", "thinker_config": {"text_config": text}}) == (28, 4, 128)
+
+
+def test_a_wrapper_whose_class_has_no_default_needs_the_text_model_named() -> None:
+    text = LLAMA | {"model_type": "llama"}
+    assert heads({"model_type": "opencua", "text_config": text}) == (32, 8, 128)
+    del text["model_type"]
+    with pytest.raises(BadConfigError, match="names no model_type"):
+        model_from_config({"model_type": "opencua", "text_config": text})
+
+
+def test_every_wrapper_leads_to_a_known_text_model() -> None:
+    assert {text for text in WRAPPERS.values() if text} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("config", [{"model_type": "frobnicator"}, {"model_type": "mystery_vl", "text_config": LLAMA}])
@@ -187,6 +179,25 @@ def test_an_unknown_architecture_is_refused_and_the_missing_knowledge_named(conf
     with pytest.raises(UnsupportedError, match="missing") as caught:
         model_from_config(config)
     assert caught.value.fix.startswith("known are ")
+
+
+def test_an_unknown_architecture_is_read_as_full_attention_only_when_asked() -> None:
+    unknown = LLAMA | {"model_type": "frobnicator"}
+    assert model_from_config(unknown, assume="full").kinds == {"full": 32}
+    assert model_from_config({"model_type": "mystery_vl", "text_config": LLAMA}, assume="full").kinds == {"full": 32}
+    # No key has a default then, and a key that means another cache is refused as ever.
+    with pytest.raises(BadConfigError, match="num_hidden_layers is missing"):
+        model_from_config({"model_type": "frobnicator"}, assume="full")
+    with pytest.raises(UnsupportedError, match="MLA"):
+        model_from_config(unknown | {"kv_lora_rank": 512}, assume="full")
+    with pytest.raises(UnsupportedError, match="sliding_window"):
+        model_from_config(unknown | {"sliding_window": 512}, assume="full")
+    with pytest.raises(BadValueError, match="astral"):
+        model_from_config(unknown, assume="astral")
+
+
+def test_a_known_architecture_is_read_as_ever_whatever_is_assumed() -> None:
+    assert model_from_config({"model_type": "gemma2"}, assume="full").kinds == {"sliding": 13, "full": 13}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +226,7 @@ def test_an_unknown_architecture_is_refused_and_the_missing_knowledge_named(conf
         ({"quantization_config": 4}, "quantization_config"),
         ({"quantization_config": {"quant_method": 4}}, "quant_method"),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 1]}}, "weight_block_size"),
-        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"sliding_window": -1}, "sliding_window is -1"),
         ({"architectures": "LlamaForCausalLM"}, "architectures"),
     ],
 )
@@ -231,19 +242,28 @@ def test_what_is_no_model_config_is_a_clear_error(config: object) -> None:
         model_from_config(config)
 
 
-def test_every_known_family_can_be_read_from_its_class_defaults() -> None:
-    for model_type in FAMILIES:
-        head_size = {"head_dim": 128} if model_type == "glm4_moe" else {}  # its class has none that works
-        model = model_from_config({"model_type": model_type, "sliding_window": None, **head_size})
+def test_every_known_family_with_class_defaults_can_be_read_from_them() -> None:
+    head_size = {"head_dim": 128}  # the defaults of some classes do not divide
+    for model_type, family in {**UNIFORM, **PLAIN, **SLIDING, **OTHER}.items():
+        if not family.defaults or family.layers.__name__ == "pruned_layers":
+            continue
+        needed = {"swa_num_key_value_heads": 8, "swa_head_dim": 192} if model_type.startswith("mimo_v2") else {}
+        model = model_from_config({"model_type": model_type, **head_size, **needed})
         assert model.layers
         assert (model.parameters is None) == bool(model.weights_unknown)
-    assert set(WRAPPERS.values()) <= set(FAMILIES)
+
+
+def test_a_family_without_class_defaults_names_what_is_missing() -> None:
+    sizes = {key: LLAMA[key] for key in ("hidden_size", "num_attention_heads", "vocab_size")}
+    with pytest.raises(BadConfigError, match="num_hidden_layers is missing"):
+        model_from_config({"model_type": "orion", **sizes})
+    assert model_from_config({"model_type": "orion", **sizes, "num_hidden_layers": 40}).kinds == {"full": 40}
 
 
 JUNK: list[object] = [
     None, True, False, 0, 1, -1, 2, 3, 7, 4096, 10**9, 10**30, -(10**30), 0.5, float("inf"), float("nan"), "", "8",
     "x" * 500, [], [1], [None], ["full_attention"] * 32, ["sliding_attention"] * 32, {}, {"factor": 2},
-    {"quant_method": "fp8"}, [[]] * 3,
+    {"quant_method": "fp8"}, [[]] * 3, [0, 1] * 16, [{"attention": {"no_op": False, "n_heads_in_group": 8}}] * 32,
 ]  # fmt: skip
 KEYS = [
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -252,7 +272,10 @@ KEYS = [
     "tie_word_embeddings", "attention_bias", "mlp_bias", "architectures", "num_experts", "n_head", "n_embd",
     "moe_intermediate_size", "num_local_experts", "n_routed_experts", "decoder_sparse_step", "mlp_only_layers",
     "attn_config", "attn_type_list", "multi_query", "new_decoder_architecture", "is_encoder_decoder", "seq_length",
-    "model_max_length", "expansion_ratio", "first_k_dense_replace",
+    "model_max_length", "expansion_ratio", "first_k_dense_replace", "sliding_window_pattern", "no_rope_layers",
+    "attention_chunk_size", "hybrid_layer_pattern", "swa_num_key_value_heads", "swa_head_dim", "num_kv_shared_layers",
+    "block_configs", "attention_other_setting", "interleaved_sliding_window", "loop_num", "H_cycles", "global_head_dim",
+    "num_nextn_predict_layers", "thinker_config",
 ]  # fmt: skip
 
 
@@ -287,7 +310,7 @@ def test_five_thousand_mutated_configs_give_a_model_or_a_clear_refusal() -> None
     results = [outcome(seed) for seed in range(5000)]
     for seed, result in enumerate(results):
         if isinstance(result, Model):
-            assert result.layers[0].kv_heads >= 1, seed
+            assert result.layers, seed
         else:
             assert result.message, seed
             assert result.fix, seed
@@ -295,3 +318,17 @@ def test_five_thousand_mutated_configs_give_a_model_or_a_clear_refusal() -> None
     assert (
         sum(isinstance(result, Model) for result in results) > 500
     )  # the mutations are not all fatal, or the test would say nothing
+
+
+def test_gemma_3_states_its_length_after_scaling() -> None:
+    """vLLM 0.32 `config/model.py`: 131,072 is what the linear factor of 8 has made of it."""
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    config = {"model_type": "gemma3_text", "max_position_embeddings": 131072, "rope_scaling": scaling}
+    assert model_from_config(config).max_model_len == 131072
+    assert model_from_config({**config, "model_type": "llama"}).max_model_len == 8 * 131072
+
+
+def test_a_scaling_of_each_layer_type_counts_as_one_does() -> None:
+    apart = {"full_attention": {"rope_type": "linear", "factor": 4}, "sliding_attention": {"rope_type": "default"}}
+    config = {"model_type": "llama", "max_position_embeddings": 1024, "rope_parameters": apart}
+    assert model_from_config(config).max_model_len == 4096

@@ -22,12 +22,12 @@ def test_8001_tokens_take_501_blocks_and_waste_15_slots() -> None:
 
 
 def test_the_widest_group_sets_the_price_of_a_block() -> None:
-    wide = Group(LayerKind.FULL, 10, Tokens(16), Bytes(100))
-    narrow = Group(LayerKind.FULL, 4, Tokens(32), Bytes(200))
+    wide = Group(LayerKind.FULL, 10, Tokens(16), Bytes(160))
+    narrow = Group(LayerKind.FULL, 4, Tokens(32), Bytes(320))
     layout = Layout((wide, narrow))
-    assert layout.bytes_per_block == 1000
+    assert layout.bytes_per_block == 1600
     assert layout.blocks_for(33) == 3 + 2
-    assert layout.bytes_for(33) == 3 * 1000 + 2 * 800
+    assert layout.bytes_for(33) == 33 * (100 + 40)  # what is stored, without the rest of the last blocks
 
 
 @given(st.integers(0, 400), st.lists(st.integers(1, 40), min_size=1, max_size=3))

@@ -1,12 +1,10 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.errors import AccountingError
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.pool.reference import peak_by_stepping, peak_of_real_course
 from kvbudget.pool.trajectory import Course, held_at, peak_over_time, shares_at_peak
-from kvbudget.units import Bytes, Tokens
+from kvbudget.units import Blocks, Bytes, Tokens
 
 
 @st.composite
@@ -70,7 +68,27 @@ def test_who_ended_holds_nothing() -> None:
     assert held_at(layout, Course(16, 20), 5, 1) == 2
 
 
-def test_only_full_attention_is_claimed() -> None:
-    layout = Layout((Group(LayerKind.MAMBA, 1, Tokens(16), Bytes(16)),))
-    with pytest.raises(AccountingError, match="full attention"):
-        peak_over_time(layout, [Course(1, 2)], 0)
+HYBRID = Layout(
+    (
+        Group(LayerKind.FULL, 2, Tokens(4), Bytes(4)),
+        Group(LayerKind.SLIDING, 2, Tokens(4), Bytes(4), most_tokens=Tokens(20), extra_blocks=Blocks(1)),
+        Group(LayerKind.MAMBA, 2, Tokens(4), Bytes(4), fixed_blocks=Blocks(3)),
+    )
+)
+
+
+@given(courses(5), st.integers(0, 20))
+def test_windows_and_states_are_counted_at_their_peak_while_the_sequence_lives(batch: list[Course], skew: int) -> None:
+    assert peak_over_time(HYBRID, batch, skew) == peak_by_stepping(HYBRID, batch, skew)
+    assert sum(shares_at_peak(HYBRID, batch, skew)) == peak_over_time(HYBRID, batch, skew)
+
+
+@given(courses(5), st.integers(0, 8), st.integers(0, 8), st.data())
+def test_no_course_of_a_hybrid_out_of_step_ever_holds_more(
+    batch: list[Course], most_ahead: int, most_delay: int, data: st.DataObject
+) -> None:
+    ahead = [data.draw(st.integers(0, most_ahead)) for _ in batch]
+    delays = [data.draw(st.integers(0, most_delay)) for _ in batch]
+    promised = peak_over_time(HYBRID, batch, most_ahead + most_delay)
+    assert peak_of_real_course(HYBRID, batch, ahead, delays) <= promised
+    assert promised <= sum(HYBRID.blocks_for(c.peak_tokens) * c.sequences for c in batch)

@@ -9,12 +9,13 @@ from rich.console import Console
 
 from kvbudget.engines.flags import EngineFlags
 from kvbudget.model.read import model_from_config
-from kvbudget.plan.build import make_plan
-from kvbudget.plan.explain import explain
-from kvbudget.plan.gpus import gpu_named
-from kvbudget.plan.lengths import parse_lengths
-from kvbudget.plan.request import Plan, PlanRequest
-from kvbudget.report.text import OUT_OF_MEMORY, plan_report
+from kvbudget.planner.build import make_plan
+from kvbudget.planner.explain import explain
+from kvbudget.planner.hardware.gpus import gpu_named
+from kvbudget.planner.request import Plan, PlanRequest
+from kvbudget.planner.workload.lengths import parse_lengths
+from kvbudget.report.text import plan_report
+from kvbudget.report.verdict import OUT_OF_MEMORY
 from kvbudget.units import GIB, Bytes
 
 
@@ -31,7 +32,7 @@ def printed(plan: Plan, explained: list[str] | None = None, *, width: int = 100,
 
 
 def test_a_plan_that_fits_says_so_first_and_shows_what_the_log_will_say() -> None:
-    text = printed(plan_of(flags=EngineFlags(max_model_len=8192), gpu=gpu_named("l40s")))
+    text = printed(plan_of(flags=EngineFlags(max_model_len=8192), gpu=gpu_named("l40s")), unbroken=True)
     assert text.startswith("FITS")
     assert "Maximum concurrency for 8,192 tokens per request" in text
     for name in ("weights", "activation", "CUDA graphs", "non-torch", "KV cache", "usable"):
@@ -105,12 +106,22 @@ def test_the_heading_tells_a_lack_of_memory_from_a_flag_that_no_memory_would_hel
 
 def test_every_error_is_headed_on_purpose() -> None:
     root = Path(__file__).parents[2] / "src" / "kvbudget"
-    sources = "".join((root / name).read_text() for name in ("engines/vllm.py", "plan/build.py"))
+    files = [
+        *sorted((root / "engines" / "vllm").glob("*.py")),
+        root / "planner" / "build.py",
+        root / "planner" / "findings.py",
+    ]
+    sources = "".join(file.read_text() for file in files)
     found = set(re.findall(r'(?:Refusal\(|Finding\()\s*"(\w+)"', sources))
-    warnings = {"gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name"}
+    warnings = {
+        "gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name", "class_defaults_decide",
+        "state_checkpoint_possible",
+    }  # fmt: skip
     assert found - warnings - OUT_OF_MEMORY == {
         "max_model_len_beyond_model", "heads_not_divisible", "kv_heads_not_divisible", "block_size_unsupported",
-        "batched_tokens_below_seqs", "too_few_gpus",
+        "batched_tokens_below_seqs", "too_few_gpus", "context_parallel_needs_replicas",
+        "context_parallel_not_divisible", "context_parallel_sliding_window", "context_parallel_too_large",
+        "architecture_removed", "architecture_unsupported", "pipeline_parallel_embedding", "vocabulary_not_divisible",
     }  # fmt: skip
     assert found >= OUT_OF_MEMORY
 
@@ -130,7 +141,7 @@ def test_long_lines_hang_under_their_beginning() -> None:
 @pytest.mark.parametrize("width", [40, 44, 50, 80])
 def test_numbers_win_over_bars_where_room_is_short(width: int) -> None:
     text = printed(plan_of(flags=EngineFlags(max_model_len=8192), gpu=gpu_named("l40s")), width=width)
-    for name, amount in (("weights", "11.05"), ("CUDA graphs", "1.00"), ("non-torch", "0.25")):
+    for name, amount in (("weights", "11.05"), ("CUDA graphs", "0.45"), ("non-torch", "0.25")):
         assert any(line.startswith(name) and amount in line for line in text.splitlines()), text
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
@@ -143,3 +154,42 @@ def test_one_request_is_not_one_requests() -> None:
     text = printed(plan, explain(plan))
     assert "1 request " in text
     assert "1 requests" not in text
+
+
+GEMMA_LIKE: dict[str, Any] = {
+    "model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window_pattern": 6, "sliding_window": 1024,
+}  # fmt: skip
+
+
+def test_a_model_with_windows_shows_what_a_request_mostly_pays_for() -> None:
+    model = model_from_config(GEMMA_LIKE, "windows")
+    flags = EngineFlags(max_model_len=32768, max_num_batched_tokens=2048)
+    plan = make_plan(PlanRequest(model=model, engine="vllm", flags=flags, kv_cache_memory=Bytes(8 * GIB)))
+    text = " ".join(printed(plan, width=200).split())
+    full, sliding = 2048, 5 * (-(-(1024 - 1 + 2 * 2048) // 16) + 1)
+    assert f"1 x full: {full:,} blocks (56%), 5 x sliding 1,024: {sliding:,} blocks (44%)" in text
+    assert "for each further token" in text
+
+
+def test_a_given_pool_shows_no_zeros_for_what_nobody_asked() -> None:
+    text = printed(plan_of(flags=EngineFlags(max_model_len=512), kv_cache_memory=Bytes(GIB)))
+    assert "CUDA graphs" not in text
+    assert "KV cache" in text
+
+
+def test_an_interval_stands_beside_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "kvbudget.report.text.interval_text", lambda amount: "0.80 to 1.20" * (amount.source == "estimated")
+    )
+    text = printed(plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("h100")))
+    assert "estimated, 0.80 to 1.20" in text
+    assert "computed," not in text
+
+
+@pytest.mark.parametrize("width", range(40, 201, 20))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    model = model_from_config(GEMMA_LIKE, "windows")
+    flags = EngineFlags(max_model_len=131072)
+    plan = make_plan(PlanRequest(model=model, engine="vllm", flags=flags, kv_cache_memory=Bytes(GIB)))
+    text = printed(plan, explain(plan), width=width)
+    assert max(map(len, text.splitlines())) <= width

@@ -1,10 +1,11 @@
 """Decides which command runs. Each command is a module, imported only when it is called."""
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from kvbudget import __version__
 from kvbudget.errors import InputError
@@ -16,10 +17,17 @@ EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COMMANDS = {
     "plan": "how many tokens the cards hold for a model, exact to the engine's block",
+    "check": "whether a reviewed budget is still true",
+    "receipt": "what an engine really reported, beside the plan",
+    "models": "the architectures whose caches are known",
+    "gpus": "the cards that --gpu knows, with the memory a process really sees",
     "serve": "the gate: admit every request by its real tokens before it reaches the engine",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
     "replay": "open-loop load from a trace against a real endpoint",
 }
+# argparse asks gettext for every word that it might show, and gettext imports locale; our own words have no other
+# language either, and one message is not to be in two.
+argparse._ = str  # type: ignore[attr-defined]
 
 
 class Command(Protocol):
@@ -42,33 +50,26 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0 good, 1 finding, 2 usage or unsupported."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    parser = argparse.ArgumentParser(
-        prog="kvbudget",
-        description="One accounting for the KV cache of self-hosted LLM servers.",
-        epilog="kvbudget COMMAND --help shows flags and examples.",
-        formatter_class=_Help,
-    )
-    parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
-    # prog given: argparse would otherwise format a usage line of its own to find it.
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
-    wanted = next((word for word in argv if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        if name != wanted:
-            commands.add_parser(name, help=summary, formatter_class=_Help)
-            continue
-        command = _load(name)
-        sub = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=command.EPILOG,
-            formatter_class=_Help,
-        )
-        command.add_arguments(sub)
-        sub.set_defaults(run=command.run)
-    args = parser.parse_args(argv)
+    """Run one command; returns 0 good, 1 finding, 2 usage or unsupported. `argv` None: this is the whole process."""
+    if argv is not None:
+        return _run(list(argv))
+    gc.disable()
+    try:
+        return _run(sys.argv[1:])
+    finally:  # what was imported stays to the end: looking through it for garbage takes half a bare interpreter's time
+        gc.freeze()
+        gc.enable()
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] not in COMMANDS:
+        _without_command(argv)
+    parser = parser_of(argv[0])
+    for word in argv[1:]:
+        if word.startswith("--") and word.endswith("=--"):  # argparse takes it for an empty list
+            parser.error(f"argument {word[:-3]}: expected one argument")
+    args = parser.parse_args(argv[1:])
+    gc.enable()
     try:
         code: int = args.run(args)
     except InputError as error:
@@ -84,10 +85,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """The flags of one command, for the reference."""
-    parser = argparse.ArgumentParser(prog=f"kvbudget {name}", formatter_class=_Help)
-    _load(name).add_arguments(parser)
+    """The flags of one command. Making those of all commands would take longer than a plan."""
+    command, summary = _load(name), COMMANDS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"kvbudget {name}",
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=command.EPILOG,
+        formatter_class=_Help,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(command=name, run=command.run)
     return parser
+
+
+def _without_command(argv: list[str]) -> NoReturn:
+    """Help, version, or the error that a command is missing or unknown."""
+    parser = argparse.ArgumentParser(
+        prog="kvbudget",
+        description="One accounting for the KV cache of self-hosted LLM servers.",
+        epilog="kvbudget COMMAND --help shows flags and examples.",
+        formatter_class=_Help,
+    )
+    parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    parser.parse_known_args(argv)
+    parser.error(f"COMMAND comes first: {', '.join(COMMANDS)}")
 
 
 def _load(name: str) -> Command:

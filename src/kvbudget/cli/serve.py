@@ -8,10 +8,10 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
-from kvbudget.errors import BadValueError, UnsupportedError
+from kvbudget.errors import BadConfigError, BadValueError, InputError, UnsupportedError
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 from kvbudget.units import Tokens, parse_length, parse_size
@@ -19,6 +19,7 @@ from kvbudget.units import Tokens, parse_length, parse_size
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
     from kvbudget.edge.service import GateService, ServiceSettings
+    from kvbudget.pool.groups import Layout
 
 EPILOG = """examples:
   kvbudget serve --embedded-engine
@@ -29,6 +30,8 @@ EPILOG = """examples:
       count with the model's tokenizer; promise every request its worst case
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer bound --pool-blocks 2048 --block-size 16
       an engine that tells nothing of itself
+  kvbudget serve --config kvbudget.toml --backend http://127.0.0.1:8000
+      pool, cap and limits of the reviewed budget; after an edit of its [gate]: kill -HUP
 
 exit: 0 stopped by SIGINT or SIGTERM with nothing cut off, 1 requests had to be cut off, 2 wrong usage
 """
@@ -36,16 +39,48 @@ exit: 0 stopped by SIGINT or SIGTERM with nothing cut off, 1 requests had to be 
 _LOWEST = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
 _LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0}
 _HIGHEST = 10**12
+# What holds where neither a flag nor [gate] of the file says anything else: flags before file before these.
+_DEFAULTS = {
+    "backend": None,
+    "embedded_engine": False,
+    "tokenizer": "engine",
+    "pool_blocks": None,
+    "block_size": None,
+    "max_context": None,
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,
+    "policy": "trajectory",
+    "margin_blocks": 0,
+    "queue_requests": 1024,
+    "queue_tokens": None,
+    "queue_seconds": 30.0,
+    "default_max_tokens": "2048",
+    "overload_status": 429,
+    "ledger": "memory",
+    "host": "127.0.0.1",
+    "port": 8800,
+    "admin_host": "127.0.0.1",
+    "admin_port": 8801,
+    "max_body": "16MiB",
+    "drain_seconds": 30.0,
+    "json": False,
+    "config": None,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the contract, plus bounds of the edge."""
+    """Flags of the contract, plus bounds of the edge. What is not given stays out of the namespace: see _DEFAULTS."""
+    parser.argument_default = argparse.SUPPRESS
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again",
+    )
     where = parser.add_argument_group("engine")
     where.add_argument("--backend", action="append", metavar="URL", help="the engine, http://HOST:PORT")
     where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
     where.add_argument(
         "--tokenizer",
-        default="engine",
         metavar="PATH|engine|bound",
         help="count prompts by a folder's tokenizer.json and chat template, by the engine's /tokenize (default), "
         "or by the proved upper bound from bytes",
@@ -55,66 +90,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--block-size", type=int, metavar="N", help="tokens per block (default: ask the engine)")
     where.add_argument("--max-context", metavar="N", help="most tokens of one request (default: ask the engine)")
-    where.add_argument(
-        "--max-num-seqs", type=int, default=256, metavar="N", help="the engine's own setting (default 256)"
-    )
+    where.add_argument("--max-num-seqs", type=int, metavar="N", help="the engine's own setting (default 256)")
     where.add_argument(
         "--max-num-batched-tokens",
         type=int,
-        default=2048,
         metavar="N",
         help="the engine's own setting, bounds the prefill delay (default 2048, vLLM's smallest)",
     )
     admission = parser.add_argument_group("admission")
-    admission.add_argument("--policy", default="trajectory", help="worst-case or trajectory (default)")
-    admission.add_argument(
-        "--margin-blocks", type=int, default=0, metavar="N", help="blocks kept back on purpose (default 0)"
-    )
-    admission.add_argument(
-        "--queue-requests", type=int, default=1024, metavar="N", help="most requests that wait (default 1024)"
-    )
+    admission.add_argument("--policy", help="worst-case or trajectory (default)")
+    admission.add_argument("--margin-blocks", type=int, metavar="N", help="blocks kept back on purpose (default 0)")
+    admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
     admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
-    admission.add_argument("--queue-seconds", type=float, default=30.0, metavar="S", help="longest wait (default 30)")
+    admission.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
     admission.add_argument(
         "--default-max-tokens",
-        default="2048",
         metavar="N",
         help="promised when a chat request names no max_tokens (default 2048)",
     )
-    admission.add_argument(
-        "--overload-status", type=int, default=429, metavar="CODE", help="instead of 429: 503 or 529"
-    )
-    admission.add_argument("--ledger", default="memory", help="memory (one gate); redis:// comes with a later version")
+    admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
+    admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
     edge = parser.add_argument_group("edge")
-    edge.add_argument("--host", default="127.0.0.1", help="address of the data plane (default 127.0.0.1)")
-    edge.add_argument("--port", type=int, default=8800, help="default 8800; 0 takes a free one")
-    edge.add_argument("--admin-host", default="127.0.0.1", help="address of metrics and state (default 127.0.0.1)")
-    edge.add_argument("--admin-port", type=int, default=8801, help="default 8801; 0 takes a free one")
-    edge.add_argument("--max-body", default="16MiB", metavar="SIZE", help="largest request body (default 16MiB)")
-    edge.add_argument(
-        "--drain-seconds", type=float, default=30.0, metavar="S", help="on SIGTERM, wait so long (default 30)"
-    )
+    edge.add_argument("--host", help="address of the data plane (default 127.0.0.1)")
+    edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
+    edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
+    edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
+    edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")
+    edge.add_argument("--drain-seconds", type=float, metavar="S", help="on SIGTERM, wait so long (default 30)")
     edge.add_argument("--json", action="store_true", help="the ready line as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
-    settings = settings_from(args)
+    given = args
+    args = completed(given)
+    settings = settings_from(given)
     _raise_file_limit()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         import uvloop
 
-        return uvloop.run(_serve(args, settings))
+        return uvloop.run(_serve(args, settings, given))
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
-        return asyncio.run(_serve(args, settings))
+        return asyncio.run(_serve(args, settings, given))
 
 
-def settings_from(args: argparse.Namespace) -> "ServiceSettings":
+def completed(given: argparse.Namespace) -> argparse.Namespace:
+    """Every flag with its value: what was given, else what [gate] of --config says, else the default.
+
+    Raises BadConfigError for a file that cannot be read, is no budget, or whose [gate] holds what is no flag.
+    """
+    flags, path = vars(given), getattr(given, "config", None)
+    from_file = _flags_of_file(path) if path is not None else {}
+    if "backend" in flags or "embedded_engine" in flags:  # the one given here stands before another engine
+        from_file = {name: value for name, value in from_file.items() if name not in ("backend", "embedded_engine")}
+    return argparse.Namespace(**{**_DEFAULTS, **from_file, **flags})
+
+
+def settings_from(given: argparse.Namespace) -> "ServiceSettings":
     """Parse, don't validate twice: flags become settings here and nowhere else. Raises InputError."""
+    args = completed(given)
     from kvbudget.edge.http.limits import ServerLimits
     from kvbudget.edge.service import ServiceSettings
 
@@ -137,6 +175,7 @@ def settings_from(args: argparse.Namespace) -> "ServiceSettings":
         tokenizer=args.tokenizer,
         pool_blocks=args.pool_blocks,
         block_size=args.block_size,
+        layout=_layout(given, args),
         gate=GateConfig(
             policy=_policy(args.policy),
             max_num_seqs=args.max_num_seqs,
@@ -157,6 +196,40 @@ def settings_from(args: argparse.Namespace) -> "ServiceSettings":
     )
 
 
+def _layout(given: argparse.Namespace, args: argparse.Namespace) -> "Layout | None":
+    """The groups of the budget, where its model has more than one kind of them; a --block-size given means one."""
+    path = getattr(given, "config", None)
+    if path is None or args.block_size is not None:
+        return None
+    from kvbudget.edge.budget.file import read_budget
+    from kvbudget.planner.budget.record import layout_of
+
+    return layout_of(read_budget(path))
+
+
+def _flags_of_file(path: str) -> dict[str, object]:
+    """[gate] as flags, judged by the same parser as the command line."""
+    from kvbudget.edge.budget.file import read_budget
+    from kvbudget.planner.budget.record import gate_settings
+
+    def refuse(message: str) -> NoReturn:
+        raise BadConfigError(f"{path[-200:]}: [gate]: {message}", fix="kvbudget serve --help names the flags")
+
+    parser = argparse.ArgumentParser(prog="[gate]", add_help=False, allow_abbrev=False)
+    add_arguments(parser)
+    parser.error = refuse  # type: ignore[method-assign]
+    arguments = []
+    for name, value in gate_settings(read_budget(path)).items():
+        flag = "--" + name.replace("_", "-")
+        if name == "config" or isinstance(value, dict):
+            refuse(f"{name} cannot stand there")
+        if isinstance(value, bool):
+            arguments += [flag] if value else []
+        else:
+            arguments += [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
+    return vars(parser.parse_args(arguments))
+
+
 def _raise_file_limit() -> None:
     """As many descriptors as the system lets us have: each request takes two, and most shells allow 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -165,7 +238,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
+async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace) -> int:
     from kvbudget.edge.service import start_service
 
     loop = asyncio.get_running_loop()
@@ -174,8 +247,7 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
     # A terminal that closes, or an operator's habit, must not end the gate.
-    told = "SIGHUP: this version reads no configuration file, nothing to reload"
-    loop.add_signal_handler(signal.SIGHUP, lambda: logging.getLogger("kvbudget").warning(told))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given))
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
     try:
@@ -211,6 +283,33 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings") -> int:
         if engine is not None:
             await engine.close()
     return 0 if clean else 1
+
+
+def _reload(service: "GateService | None", engine: "RunningEngine | None", given: argparse.Namespace) -> None:
+    """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing."""
+    from kvbudget.edge.budget.reload import take_over
+
+    log = logging.getLogger("kvbudget")
+    path = getattr(given, "config", None)
+    if path is None:
+        log.warning("SIGHUP: started without --config, nothing to reload")
+    elif service is None:
+        log.warning("SIGHUP: still starting; %s was read a moment ago", path)
+    else:
+        try:
+            settings = settings_from(given)
+        except InputError as error:
+            log.error("SIGHUP: %s is not taken, the old settings stay: %s", path, error)
+            return
+        if engine is not None:
+            settings = _before_embedded(settings, engine)
+        changed, later = take_over(service, settings)
+        if changed:
+            log.info("SIGHUP: %s taken: %s", path, ", ".join(changed))
+        if later:
+            log.warning("SIGHUP: these need a restart, the old ones stay: %s", ", ".join(later))
+        if not changed and not later:
+            log.info("SIGHUP: %s says what is in force, nothing to change", path)
 
 
 async def _start_demo_engine() -> "RunningEngine":

@@ -28,7 +28,7 @@ from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
 from kvbudget.gate.gate import Gate, GateConfig
-from kvbudget.pool.groups import uniform_layout
+from kvbudget.pool.groups import Layout, uniform_layout
 from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.service")
@@ -39,12 +39,17 @@ _LARGEST_BLOCK = 65536  # tokens; vLLM's largest so far are hybrids' 4,128
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block)."""
+    """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block).
+
+    `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
+    is not used. None: one group that does.
+    """
 
     backend_url: str
     tokenizer: str = "engine"
     pool_blocks: int | None = None
     block_size: int | None = None
+    layout: Layout | None = None
     gate: GateConfig = field(default_factory=GateConfig)
     default_max_tokens: int = 2048
     host: str = "127.0.0.1"
@@ -63,7 +68,7 @@ class GateService:
         self.settings = settings
         self.upstream = Upstream(settings.backend_url, settings.upstream_limits)
         self.backend = Backend(settings.backend_url, self.upstream)
-        layout = uniform_layout(settings.block_size or 16)
+        layout = settings.layout or uniform_layout(settings.block_size or 16)
         self.gate = Gate(settings.gate, layout, Blocks(settings.pool_blocks or 0))
         self.gate.backend_up = False  # until the first look at it
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -159,9 +164,9 @@ class GateService:
         settings = self.settings
         pool = facts.pool
         problem = facts.problem or "no vllm:cache_config_info on /metrics"
-        if pool is not None and (unusable := _why_unusable(pool)):
+        if pool is not None and (unusable := _why_unusable(pool, settings.layout)):
             pool, problem = None, unusable
-        usable = settings.pool_blocks if settings.pool_blocks is not None else pool.usable_blocks if pool else None
+        usable = _usable_blocks(settings.pool_blocks, pool)
         block_size = settings.block_size or (pool.block_size if pool else 16)
         if usable is None:
             self.backend.facts = replace(
@@ -171,7 +176,7 @@ class GateService:
             )
             self.gateway.backend_changed(False)
             return
-        layout = uniform_layout(block_size)
+        layout = settings.layout or uniform_layout(block_size)
         ledger = self.gate.ledger
         if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
             log.info("pool: %d usable blocks of %d tokens, context %s", usable, block_size, facts.max_context)
@@ -200,11 +205,20 @@ class GateService:
         return post
 
 
-def _why_unusable(pool: EnginePool) -> str:
+def _usable_blocks(told: int | None, pool: EnginePool | None) -> int | None:
+    """What was told, but never more than the engine itself says that it has; None when nobody knows."""
+    if told is None or pool is None:
+        return told if pool is None else pool.usable_blocks
+    if pool.usable_blocks < told:
+        log.warning("the engine has %d usable blocks, fewer than the %d it was to have", pool.usable_blocks, told)
+    return min(told, pool.usable_blocks)
+
+
+def _why_unusable(pool: EnginePool, layout: Layout | None) -> str:
     """Why the gate cannot account for a pool that an engine told; empty if it can."""
-    if pool.single_group is False:
+    if pool.single_group is False and layout is None:
         # Sliding windows, state layers: a request holds blocks by rules that block_size alone does not tell.
-        return "the engine has several KV cache groups, which this version does not account for"
+        return "the engine has several KV cache groups: plan the model, and give the budget with --config"
     if pool.usable_blocks < 1 or not 0 < pool.block_size <= _LARGEST_BLOCK:
         return f"it says {pool.usable_blocks} usable blocks of {pool.block_size} tokens"
     return ""

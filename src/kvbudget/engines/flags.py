@@ -2,14 +2,30 @@
 
 from typing import NamedTuple
 
+from kvbudget.model.read import Model
 from kvbudget.units import Bytes, Tokens
 
 # vLLM's value of --max-model-len for "the largest that fits".
 AUTO_LENGTH = -1
 
 
+class Speculation(NamedTuple):
+    """vLLM's --speculative-config. `draft` is the model it names; None for methods that need none (ngram, mtp)."""
+
+    method: str
+    num_speculative_tokens: int
+    draft: Model | None = None
+    modules: int = 1  # draft modules that run one after another (multi-layer MTP)
+
+
 class EngineFlags(NamedTuple):
-    """Flags by vLLM's names; None means the engine's own default. `max_model_len` may be AUTO_LENGTH."""
+    """Flags by vLLM's names; None means the engine's own default. `max_model_len` may be AUTO_LENGTH.
+
+    Other engines' flags take the place of vLLM's where they mean the same; the last part are those that vLLM lacks.
+    `gpu_memory_utilization` is the share that the engine itself asks for: of the total (vLLM, TGI), of what was free
+    before the weights (SGLang --mem-fraction-static), of what is free after them (TensorRT-LLM
+    kv_cache_free_gpu_memory_fraction).
+    """
 
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -19,14 +35,35 @@ class EngineFlags(NamedTuple):
     kv_cache_dtype: str = "auto"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    data_parallel_size: int = 1
     gpu_memory_utilization: float | None = None
     async_scheduling: bool | None = None
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
     num_gpu_blocks_override: int | None = None
+    disable_hybrid_kv_cache_manager: bool = False
+    mamba_cache_dtype: str = "auto"
+    mamba_ssm_cache_dtype: str = "auto"
+    speculation: Speculation | None = None
+    enforce_eager: bool = False
+    pp_layer_partition: tuple[int, ...] | None = None  # environment variable VLLM_PP_LAYER_PARTITION
+    # Engines other than vLLM
+    value_cache_dtype: str | None = None  # llama.cpp --cache-type-v; K is kv_cache_dtype
+    kv_unified: bool | None = None  # llama.cpp --kv-unified: one pool of cells for all slots
+    swa_full: bool = False  # llama.cpp --swa-full: sliding layers keep the whole context
+    gpu_layers: int | None = None  # llama.cpp --n-gpu-layers
+    micro_batch: int | None = None  # llama.cpp --ubatch-size
+    flash_attention: bool | None = None  # llama.cpp --flash-attn
+    window_pools: bool = False  # TensorRT-LLM: max_attention_window is given layer by layer, as config.json has it
 
 
 class Settings(NamedTuple):
-    """Every value that the engine would run with. `element_bytes`: of one weight; `kv_element_bytes`: of one K or V."""
+    """Every value that the engine would run with. `element_bytes`: of one weight; `kv_element_bytes`: of one K or V.
+
+    `hybrid_manager`: layers of different kinds have groups of their own. `conv_state_bytes`, `matrix_state_bytes`: of
+    one element of the two parts of a recurrent state, 0 for what each layer asks for. `defaults_known`: the device was
+    known, so the batch defaults are those of the engine on it. `sm100`: it is known to be of compute capability 10.x.
+    """
 
     max_model_len: Tokens
     auto_length: bool
@@ -42,3 +79,19 @@ class Settings(NamedTuple):
     gpu_memory_utilization: float
     async_scheduling: bool
     num_gpu_blocks_override: int | None
+    decode_context_parallel_size: int = 1
+    prefix_caching: bool = True
+    enforce_eager: bool = False
+    hybrid_manager: bool = True
+    speculation: Speculation | None = None
+    conv_state_bytes: Bytes = Bytes(2)
+    matrix_state_bytes: Bytes = Bytes(0)
+    defaults_known: bool = True
+    pp_layer_partition: tuple[int, ...] | None = None
+    sm100: bool = False
+    # llama.cpp: cells of one slot, or of all together where they are unified, and how they are laid out
+    context_cells: Tokens = Tokens(0)
+    unified_cells: bool = False
+    full_windows: bool = False
+    gpu_layers: int | None = None
+    flash_attention: bool | None = None

@@ -5,7 +5,7 @@ A config.json comes from anywhere: every field may be missing, null, of a wrong 
 
 from collections.abc import Mapping
 
-from kvbudget.errors import BadConfigError
+from kvbudget.errors import BadConfigError, MissingFieldError
 
 # No model comes near; beyond it a count is damage, and arithmetic stays small.
 LARGEST_COUNT = 10**9
@@ -46,7 +46,7 @@ class Fields:
         """A whole number in low..high. Raises BadConfigError when missing without a class default, or out of range."""
         value = self.optional_count(name, low=low, high=high)
         if value is None:
-            raise BadConfigError(
+            raise MissingFieldError(
                 f"config.json: {self.key(name)} is missing and its config class has no default for it",
                 fix=f"add {self.key(name)}: a whole number of at least {low}",
             )

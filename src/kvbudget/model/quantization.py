@@ -1,38 +1,66 @@
 """Decides what a checkpoint's quantization_config says about weight bytes and about the dtype of the KV cache."""
 
-import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kvbudget.errors import BadConfigError
+from kvbudget.errors import BadConfigError, UnsupportedError
 
-# Modules that fp8 checkpoints leave unquantised and that our parameter count already keeps apart from the linears.
-_UNQUANTISED = ("lm_head", "gate", "shared_expert_gate", "e_score_correction_bias", "embed_tokens", "norm",
-                "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm", "mlp.gate")  # fmt: skip
+if TYPE_CHECKING:  # only quantised checkpoints need them
+    from kvbudget.model.weights.formats import Format
+    from kvbudget.model.weights.names import Names
+else:  # as strings they would be compiled when this is imported, which costs as much as ten other modules
+    Format = Names = object
+
 # vLLM 0.32 `utils/torch_utils.py: get_kv_cache_quant_algo_string`.
 _MODELOPT_KV = {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 
 # Words by which public checkpoints tell their weight format; whole words only, between any separators.
-_NAMED = re.compile(
-    r"(?<![A-Za-z0-9])"
-    r"(?:(?:NV|MX)?FP[468]|NF4|INT[2-8]|[2-8]-?BIT|W[0-9]{1,2}A[0-9]{1,2}(?:KV[0-9]{1,2})?|AWQ|GPTQ|HQQ|AQLM|EXL[23]|BNB|"
-    r"AutoRound|SmoothQuant|bitsandbytes|quanti[sz]ed)"
-    r"(?![A-Za-z0-9])",
-    re.IGNORECASE,
+_NAMED = frozenset(
+    {f"{kind}FP{bits}" for kind in ("", "NV", "MX") for bits in "468"}
+    | {f"INT{bits}" for bits in "2345678"}
+    | {f"{bits}BIT" for bits in "2345678"}
+    | {"NF4", "AWQ", "GPTQ", "HQQ", "AQLM", "EXL2", "EXL3", "BNB", "AUTOROUND", "SMOOTHQUANT", "BITSANDBYTES"}
+    | {"QUANTIZED", "QUANTISED"}
 )
+
+
+class Target(NamedTuple):
+    """Which matrices (None: all that no earlier target means) have which format (None: unquantised)."""
+
+    names: Names | None
+    format: Format | None
 
 
 class Quantization(NamedTuple):
     """What was read. `kv_cache_dtype`: "" when the checkpoint prescribes none, "?" when it is not clear.
 
-    `fp8_block`: side lengths of one scale's block; (0, 0) one scale a matrix; None when the weight format is not simple
-    fp8, and then `weights_unknown` says why its bytes are not computed.
+    `targets`: the first that means a matrix decides its format. `weights_unknown` says why weight bytes are not
+    computed, "" when they are.
     """
 
     method: str
     kv_cache_dtype: str
-    fp8_block: tuple[int, int] | None
+    targets: tuple[Target, ...]
     weights_unknown: str
+
+    def format_of(self, layer: int, name: str) -> "Format | None":
+        """The format of one matrix, None for an unquantised one."""
+        for target in self.targets:
+            if target.names is None or target.names.match(layer, name):
+                return target.format
+        return None
+
+    @property
+    def linear_format(self) -> "Format | None":
+        """The format of the matrices that no list names, which are most of them; None when they are unquantised."""
+        return next((target.format for target in self.targets if target.names is None), None)
+
+    def head_format(self) -> "Format | None":
+        """The output head is quantised only where it is named (vLLM 0.32: ParallelLMHead is no LinearBase)."""
+        for target in self.targets:
+            if target.names is not None and target.names.match(-1, "lm_head"):
+                return target.format
+        return None
 
 
 def quantization_of(config: Mapping[str, object], text: Mapping[str, object]) -> Quantization | None:
@@ -48,14 +76,43 @@ def quantization_of(config: Mapping[str, object], text: Mapping[str, object]) ->
     if not isinstance(method, str):
         raise BadConfigError("config.json: quantization_config.quant_method is not a string", fix="name the method")
     method = method.lower().replace("compressed_tensors", "compressed-tensors")[:40] or _modelopt_method(section)
-    block, unknown = _simple_fp8(section, method)
-    return Quantization(method, _kv_cache_dtype(section, method), block, unknown)
+    targets, unknown = _targets(section, method, text.get("expert_dtype"))
+    return Quantization(method, _kv_cache_dtype(section, method), targets, unknown)
+
+
+def _targets(section: Mapping[str, object], method: str, expert_dtype: object) -> tuple[tuple[Target, ...], str]:
+    from kvbudget.model.weights.schemes import targets_of
+
+    try:
+        found = targets_of(section, method, expert_dtype)
+    except UnsupportedError as error:
+        return (), error.message
+    return tuple(Target(*pair) for pair in found), ""
 
 
 def quantisation_named(*names: object) -> str:
     """The first word among `names` that says the weights are quantised, "" when none does. Only strings count."""
-    found = (_NAMED.search(name) for name in names if isinstance(name, str))
-    return next((match[0] for match in found if match), "")
+    for name in names:
+        words = _words(name) if isinstance(name, str) else []
+        for number, word in enumerate(words):
+            if word.upper() in _NAMED or _is_weights_and_activations(word.upper()):
+                return word
+            if len(word) == 1 and word in "2345678" and [w.upper() for w in words[number + 1 : number + 2]] == ["BIT"]:
+                return f"{word}-{words[number + 1]}"
+    return ""
+
+
+def _words(name: str) -> list[str]:
+    """Runs of ASCII letters and digits; no regular expression: to compile one costs every plan half a millisecond."""
+    return "".join(c if c.isascii() and c.isalnum() else " " for c in name).split()
+
+
+def _is_weights_and_activations(word: str) -> bool:
+    """W4A16, W8A8, W4A8KV4."""
+    weights, found, rest = word.removeprefix("W").partition("A")
+    activations, _, cache = rest.partition("KV")
+    numbers = [weights, activations, *([cache] if "KV" in rest else [])]
+    return word.startswith("W") and bool(found) and all(n.isdecimal() and len(n) < 3 for n in numbers)
 
 
 def _modelopt_method(section: Mapping[str, object]) -> str:
@@ -65,28 +122,6 @@ def _modelopt_method(section: Mapping[str, object]) -> str:
         return ""
     algorithm = str(inner.get("quant_algo")).upper()
     return {"NVFP4": "modelopt_fp4"}.get(algorithm, "modelopt" if algorithm.startswith("FP8") else "")
-
-
-def _simple_fp8(section: Mapping[str, object], method: str) -> tuple[tuple[int, int] | None, str]:
-    if method != "fp8":
-        named = method or str(section.get("quant_algo", "unnamed"))[:40]
-        return None, f"its weights are quantised ({named}), and the bytes of that format are not computed yet"
-    skipped = section.get("modules_to_not_convert") or section.get("ignored_layers") or []
-    if not isinstance(skipped, list):
-        raise BadConfigError(
-            "config.json: quantization_config.modules_to_not_convert is not a list", fix="write a list"
-        )
-    for name in skipped:
-        if not isinstance(name, str) or not name.endswith(_UNQUANTISED):
-            return None, f"its fp8 checkpoint keeps {str(name)[:40]!r} unquantised, which is not computed yet"
-    block = section.get("weight_block_size")
-    if block is None:
-        return (0, 0), ""
-    if not isinstance(block, list) or len(block) != 2 or not all(type(side) is int and side > 0 for side in block):
-        raise BadConfigError(
-            "config.json: quantization_config.weight_block_size must be two whole numbers", fix="for example [128, 128]"
-        )
-    return (block[0], block[1]), ""
 
 
 def _kv_cache_dtype(section: Mapping[str, object], method: str) -> str:

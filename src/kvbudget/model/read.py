@@ -3,27 +3,31 @@
 Entry: `model_from_config`. Everything is pure; the edge reads the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kvbudget.errors import BadConfigError, UnsupportedError
-from kvbudget.model.families import FAMILIES, WRAPPERS, Family
-from kvbudget.model.fields import LARGEST_COUNT, LARGEST_LAYERS, Fields
-from kvbudget.model.kinds import refuse_other_architecture, refuse_other_kinds
-from kvbudget.model.layers import FullAttention, Layer
+from kvbudget.errors import BadConfigError, BadValueError, MissingFieldError, UnsupportedError
+from kvbudget.model.attention import LARGEST_HEADS, assumed_layers
+from kvbudget.model.families.family import Family
+from kvbudget.model.families.lookup import family_of, known_families, known_wrappers, text_inside
+from kvbudget.model.fields import LARGEST_COUNT, Fields
+from kvbudget.model.kinds import refuse_other_architecture
+from kvbudget.model.layers import Layer
 from kvbudget.model.parameters import Parameters, parameters_of
 from kvbudget.model.quantization import Quantization, quantisation_named, quantization_of
+from kvbudget.model.weights.rules import RULES
 from kvbudget.units import Tokens
 
-_TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
-_LARGEST_HEADS = 100_000
-_LARGEST_HEAD_SIZE = 100_000
+_MOST_EXPERTS = 10_000
+_TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
+_DECODER_INSIDE = ("cohere_asr", "nemotron_parse")  # the decoder is a part of its own
 # vLLM 0.32 `transformers_utils/model_arch_config_convertor.py: derive_max_model_len_and_key`; the smallest wins.
 _LENGTH_KEYS = (
     "max_position_embeddings",
     "n_positions",
     "max_seq_len",
     "seq_length",
+    "max_target_positions",
     "max_sequence_length",
     "max_seq_length",
     "seq_len",
@@ -32,21 +36,26 @@ _LENGTH_KEYS = (
 _ROPE_ALREADY_SCALED = (
     "default", "mrope", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"
 )  # fmt: skip
+# An architecture that nobody knows, read as full attention because the caller said so: no key has a default.
+_ASSUMED = Family({}, layers=assumed_layers)
 
 
 class Model(NamedTuple):
     """What planning needs of a model. Sizes are of the whole model, before any parallelism.
 
+    `draft_layers`: those of its built-in draft module (MTP), which an engine runs only when asked to.
     `max_model_len`: what the engine takes when nothing is asked. `longest_given`: the limit that config.json states
     itself, None when only a class default was there. `parameters` is None when they are not counted, and then
     `weights_unknown` says why. `named_quantisation`: the word of a name that says the weights are quantised where
-    config.json does not, else "".
+    config.json does not, else "". `experts_per_token` is 0 for dense models, and `expert_intermediate_size` is that of
+    one routed expert. `multimodal`: the language model is part of a larger one.
     """
 
     name: str
     architectures: tuple[str, ...]
     model_type: str
     layers: tuple[Layer, ...]
+    draft_layers: tuple[Layer, ...]
     attention_heads: int
     hidden_size: int
     intermediate_size: int
@@ -59,6 +68,9 @@ class Model(NamedTuple):
     weights_unknown: str
     filled: tuple[str, ...]
     named_quantisation: str
+    experts_per_token: int = 0
+    expert_intermediate_size: int = 0
+    multimodal: bool = False
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -69,39 +81,46 @@ class Model(NamedTuple):
         return counted
 
 
-def model_from_config(config: object, name: str = "") -> Model:
+def model_from_config(config: object, name: str = "", assume: str = "") -> Model:
     """Read a parsed config.json.
+
+    `assume="full"`: read an unknown architecture as full attention with equal layers, from the fields that it states
+    itself; a known one is read as ever. Keys that mean another kind of cache are refused all the same.
 
     Raises UnsupportedError for an architecture or layer kind that is not known, BadConfigError for a damaged config;
     both name the field or the knowledge that is missing.
     """
     if not isinstance(config, dict):
         raise BadConfigError("config.json is not a JSON object", fix="give the model's own config.json")
-    text, model_type = _text_part(config)
-    family = FAMILIES.get(model_type)
+    if assume not in ("", "full"):
+        raise BadValueError(f"assume: {assume[:40]!r} is no layer kind to assume", fix="full is the only one")
+    text, model_type = _text_part(config, assume)
+    family = family_of(model_type)
+    if family is None and assume:
+        family = _ASSUMED
     if family is None:
         raise UnsupportedError(
             f"model_type {model_type[:40]!r} is unknown: which of its layers keep a KV cache, and the defaults of its "
             "config class, are missing",
-            fix=f"known are {', '.join(sorted(FAMILIES))}",
+            fix=f"known are {', '.join(known_families())}; or assume full attention on purpose (--assume full)",
         )
     fields = Fields(text, family.spelling, family.defaults)
-    count = fields.count("num_hidden_layers", high=LARGEST_LAYERS)
-    refuse_other_kinds(fields, family, model_type, count)
+    layers = family.layers(family, fields, model_type)
+    drafts = family.draft_layers(family, fields, model_type) if family.draft_layers else ()
     hidden = fields.count("hidden_size")
-    heads = fields.count("num_attention_heads", high=_LARGEST_HEADS)
-    layers = (_attention(fields, model_type, hidden, heads),) * count
-    length, given, key = _longest(fields)
+    heads = fields.count("num_attention_heads", low=0, high=LARGEST_HEADS)
+    length, given, key = _longest(fields, model_type)
     quantization = quantization_of(config, text)
-    parameters, unknown = _parameters(fields, family, layers, heads, quantization, nested=text is not config)
+    parameters, unknown = _parameters(fields, family, model_type, layers, drafts, heads, quantization, config)
     return Model(
         name=name or fields.text("_name_or_path")[:200] or model_type,
         architectures=Fields(config, {}, {}).texts("architectures") or (),
         model_type=model_type,
         layers=layers,
+        draft_layers=drafts,
         attention_heads=heads,
         hidden_size=hidden,
-        intermediate_size=fields.optional_count("intermediate_size") or 4 * hidden,
+        intermediate_size=_widest(fields) or 4 * hidden,
         vocab_size=fields.count("vocab_size"),
         max_model_len=length,
         longest_given=given,
@@ -111,10 +130,13 @@ def model_from_config(config: object, name: str = "") -> Model:
         weights_unknown=unknown,
         filled=tuple(dict.fromkeys(fields.filled)),
         named_quantisation="" if quantization else quantisation_named(name, config.get("_name_or_path")),
+        experts_per_token=_experts_per_token(fields),
+        expert_intermediate_size=_expert_size(fields),
+        multimodal=text is not config,
     )
 
 
-def _text_part(config: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
+def _text_part(config: Mapping[str, object], assume: str) -> tuple[Mapping[str, object], str]:
     """The object that describes the language model, and its model_type."""
     outer = Fields(config, {}, {})
     model_type = outer.text("model_type")
@@ -124,103 +146,114 @@ def _text_part(config: Mapping[str, object]) -> tuple[Mapping[str, object], str]
             fix="give the model's own config.json, unchanged",
         )
     refuse_other_architecture(model_type)
-    section = next((s for s in (outer.section(key) for key in _TEXT_SECTIONS) if s is not None), None)
+    if model_type in _DECODER_INSIDE:
+        from kvbudget.model.decoders import decoder_of
+
+        return decoder_of(config, model_type), model_type
+    section = _section(outer)
     if section is None:
-        return config, WRAPPERS.get(model_type, model_type)
-    if model_type not in WRAPPERS:
+        return config, text_inside(model_type) or model_type
+    if text_inside(model_type) is None and not assume:
         raise UnsupportedError(
             f"model_type {model_type[:40]!r} has a nested text config but is unknown: how it uses its text model is "
             "missing",
-            fix=f"known are {', '.join(sorted(WRAPPERS))}",
+            fix=f"known are {', '.join(known_wrappers())}",
         )
-    text_type = Fields(section, {}, {}).text("model_type") or WRAPPERS[model_type]
-    text_type = WRAPPERS.get(text_type, text_type)
-    refuse_other_architecture(text_type)
-    return section, text_type
-
-
-def _attention(fields: Fields, model_type: str, hidden: int, heads: int) -> FullAttention:
-    kv_heads = _kv_heads(fields, model_type, heads)
-    if kv_heads > heads or heads % kv_heads:
+    inner = Fields(section, {}, {})
+    section = _section(inner) or section  # Qwen's omni models nest once more
+    text_type = Fields(section, {}, {}).text("model_type") or text_inside(model_type) or ""
+    text_type = text_inside(text_type) or text_type
+    if not text_type:
         raise BadConfigError(
-            f"config.json: {heads} attention heads cannot share {kv_heads} KV heads evenly",
-            fix=f"{fields.key('num_attention_heads')} must be a multiple of {fields.key('num_key_value_heads')}",
+            f"config.json: the text config of {model_type} names no model_type, and its class has no default for it",
+            fix="give the model's own config.json, unchanged",
         )
-    head_size = None if fields.is_null("head_dim") else fields.optional_count("head_dim", high=_LARGEST_HEAD_SIZE)
-    if head_size is None:
-        if hidden % heads:
-            raise BadConfigError(
-                f"config.json: head_dim is missing and {fields.key('hidden_size')} {hidden} is not a multiple of "
-                f"{fields.key('num_attention_heads')} {heads}",
-                fix="add head_dim",
-            )
-        head_size = hidden // heads
-    return FullAttention(kv_heads, head_size, head_size)
+    refuse_other_architecture(text_type)
+    drafts = config.get("mtp_config")  # Inkling's stands beside the text config
+    return (section if drafts is None else {"mtp_config": drafts, **section}), text_type
 
 
-def _kv_heads(fields: Fields, model_type: str, heads: int) -> int:
-    """KV heads of one layer; the older spellings of multi-query attention come first, as the engines read them."""
-    if model_type in ("falcon", "RefinedWeb", "RefinedWebModel"):
-        # vLLM 0.32 FalconModelArchConfigConvertor: the new architecture ignores multi_query.
-        if not fields.flag("new_decoder_architecture") and fields.flag("multi_query"):
-            return 1
-    elif model_type == "gpt_bigcode":
-        return 1 if fields.flag("multi_query") else heads
-    elif model_type == "chatglm" and fields.flag("multi_query_attention"):
-        return fields.count("multi_query_group_num", high=_LARGEST_HEADS)
-    elif model_type == "mpt":
-        return _mpt_kv_heads(fields, heads)
-    if fields.is_null("num_key_value_heads"):
-        return heads
-    return fields.optional_count("num_key_value_heads", high=_LARGEST_HEADS) or heads
+def _section(fields: Fields) -> Mapping[str, object] | None:
+    return next((s for s in (fields.section(key) for key in _TEXT_SECTIONS) if s is not None), None)
 
 
-def _mpt_kv_heads(fields: Fields, heads: int) -> int:
-    section = Fields(fields.section("attn_config") or {}, {}, {"attn_type": "multihead_attention"})
-    kind = section.text("attn_type")
-    if kind == "multihead_attention":
-        return heads
-    if kind == "multiquery_attention":
-        return 1
-    if kind == "grouped_query_attention":
-        return section.count("kv_n_heads", high=_LARGEST_HEADS)
-    raise UnsupportedError(f"mpt with attn_type {kind[:40]!r} is unknown", fix="multihead, multiquery or grouped_query")
+def _widest(fields: Fields) -> int | None:
+    """intermediate_size; the widest layer's where it is a list (Gemma 3n)."""
+    if isinstance(fields.given("intermediate_size"), list):
+        return max(fields.counts("intermediate_size"), default=None)
+    return fields.optional_count("intermediate_size")
 
 
-def _longest(fields: Fields) -> tuple[Tokens, Tokens | None, str]:
+def _experts_per_token(fields: Fields) -> int:
+    """How many routed experts a token goes through; 0 for a dense model."""
+    keys = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
+    found = [fields.raw[key] for key in keys if type(fields.raw.get(key)) is int]
+    return next((value for value in found if isinstance(value, int) and 0 < value <= _MOST_EXPERTS), 0)
+
+
+def _expert_size(fields: Fields) -> int:
+    for key in ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"):
+        value = fields.raw.get(key)
+        if type(value) is int and 0 < value <= LARGEST_COUNT:
+            return value
+    return 0
+
+
+def _longest(fields: Fields, model_type: str) -> tuple[Tokens, Tokens | None, str]:
     """(default context length, limit stated by config.json or None, the key that stated it)."""
     stated = [(fields.count(key), key) for key in _LENGTH_KEYS if fields.raw.get(key) is not None]
     model_max = fields.optional_count("model_max_length")
     if model_max is not None:  # Command-R: replaces the others
         stated = [(model_max, "model_max_length")]
     length, key = min(stated) if stated else (fields.optional_count("max_position_embeddings") or 2048, "")
-    scaling = fields.section("rope_scaling") or fields.section("rope_parameters") or {}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    factor = scaling.get("factor")
-    if kind not in _ROPE_ALREADY_SCALED and factor is not None:
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= LARGEST_COUNT / length:
-            raise BadConfigError("config.json: the RoPE scaling factor is not a positive number", fix="correct factor")
-        length = max(1, int(length * factor))
+    scalings = _scalings(fields)
+    kinds = [scaling.get("rope_type") or scaling.get("type") or "default" for scaling in scalings]
+    if "gemma3" not in model_type:  # its length is scaled already
+        length = _scaled(length, zip(kinds, scalings, strict=True))
     longest = Tokens(length) if key else None
-    if kind in ("longrope", "su"):
+    if "longrope" in kinds or "su" in kinds:
         # Long-RoPE models serve their original length unless a longer one is asked for.
         length = fields.optional_count("original_max_position_embeddings") or length
     return Tokens(length), longest, key
 
 
+def _scalings(fields: Fields) -> tuple[Mapping[str, object], ...]:
+    """The RoPE scaling, or those of each layer type where they are apart (rope_parameters of transformers 5)."""
+    section = fields.section("rope_scaling") or fields.section("rope_parameters") or {}
+    apart = tuple(value for value in section.values() if isinstance(value, dict))
+    return apart or (section,)
+
+
+def _scaled(length: int, scalings: Iterable[tuple[object, Mapping[str, object]]]) -> int:
+    """vLLM 0.32 `config/model.py: _get_and_verify_max_len`: the last factor of a kind that is not scaled already."""
+    found: float = 1
+    for kind, scaling in scalings:
+        factor = scaling.get("factor")
+        if kind in _ROPE_ALREADY_SCALED or factor is None:
+            continue
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= LARGEST_COUNT / length:
+            raise BadConfigError("config.json: the RoPE scaling factor is not a positive number", fix="correct factor")
+        found = factor
+    return max(1, int(length * found))
+
+
 def _parameters(
     fields: Fields,
     family: Family,
+    model_type: str,
     layers: tuple[Layer, ...],
+    drafts: tuple[Layer, ...],
     heads: int,
     quantization: Quantization | None,
-    *,
-    nested: bool,
+    config: Mapping[str, object],
 ) -> tuple[Parameters | None, str]:
-    if nested:
-        return None, "it is multimodal, and the weights of its vision or audio part are not computed yet"
-    if family.weights is None:
-        return None, "the parameter count of this architecture is not known yet"
-    if quantization is not None and quantization.fp8_block is None:
+    rule = RULES.get(model_type)
+    if rule is None:
+        return None, f"the parameter count of {model_type[:40]} is not known"
+    if quantization is not None and quantization.weights_unknown:
         return None, quantization.weights_unknown
-    return parameters_of(fields, family.weights, layers, heads), ""
+    own = Fields(fields.raw, family.spelling, {**(rule.defaults or {}), **family.defaults})
+    try:
+        return parameters_of(own, rule, layers, drafts, heads, config), ""
+    except MissingFieldError as error:  # the cache can be planned without the weights; --weights gives them
+        return None, f"its weights cannot be counted: {error.message.removeprefix('config.json: ')}"

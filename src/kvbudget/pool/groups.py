@@ -8,58 +8,101 @@ pulls `inspect` in, which alone costs one.
 """
 
 from enum import StrEnum
+from math import lcm
 from typing import NamedTuple
 
 from kvbudget.units import Blocks, Bytes, Tokens, blocks_for
 
 
 class LayerKind(StrEnum):
-    """How a layer's cache grows with the request. Only `FULL` is computed so far; others are refused by name."""
+    """How a group's cache grows with the request."""
 
     FULL = "full"
     SLIDING = "sliding"
     CHUNKED = "chunked"
     MLA = "mla"
     MLA_INDEXER = "mla_indexer"
+    COMPRESSED = "compressed"
     MAMBA = "mamba"
-    SHARED = "shared"
+    CROSS = "cross"
 
 
 class Group(NamedTuple):
     """Layers that share one block table.
 
-    `block_size` in tokens; `page_size_bytes` is one block of ONE layer; `layers` counts layers on this rank.
+    `block_size` in tokens; `page_size_bytes` is one block of ONE layer, of the widest where they differ, and then
+    `mixed_block_bytes` is one block of all of them. `layers` counts layer caches on this rank.
+    What a sequence holds: blocks of all its tokens, or of at most `most_tokens` of them (a window, a chunk, and what
+    is in flight), and `extra_blocks` more; or `fixed_blocks` whatever its length (a recurrent state, an encoder's
+    output). 0: no such bound.
     """
 
     kind: LayerKind
     layers: int
     block_size: Tokens
     page_size_bytes: Bytes
+    mixed_block_bytes: Bytes = Bytes(0)
+    most_tokens: Tokens = Tokens(0)
+    extra_blocks: Blocks = Blocks(0)
+    fixed_blocks: Blocks = Blocks(0)
 
     @property
     def bytes_per_block(self) -> Bytes:
         """Bytes of one block id over all layers of the group."""
-        return Bytes(self.layers * self.page_size_bytes)
+        return self.mixed_block_bytes or Bytes(self.layers * self.page_size_bytes)
 
     def blocks_for(self, tokens: int) -> Blocks:
-        """Blocks that one sequence of `tokens` tokens holds in this group."""
-        return blocks_for(tokens, self.block_size)
+        """Blocks that one sequence of `tokens` tokens holds in this group at its worst moment."""
+        if self.fixed_blocks:
+            return self.fixed_blocks
+        if self.most_tokens and tokens > self.most_tokens:
+            tokens = self.most_tokens
+        return Blocks(blocks_for(tokens, self.block_size) + self.extra_blocks)
+
+
+class Content(NamedTuple):
+    """What layers really store, without whole blocks: `size` bytes for every `per_tokens` tokens (more than one where
+    tokens are compressed) of at most `window` tokens (0: of all), and `constant_bytes` whatever the length."""
+
+    size: int
+    window: int = 0
+    constant_bytes: int = 0
+    per_tokens: int = 1
+
+    def bytes_for(self, tokens: int) -> int:
+        """Bytes of one sequence of `tokens` tokens, rounded up."""
+        kept = min(tokens, self.window) if self.window else tokens
+        return -(-kept * self.size // self.per_tokens) + self.constant_bytes
 
 
 class Layout(NamedTuple):
-    """All groups of one model on one rank; they draw from one pool of equal blocks."""
+    """All groups of one model on one rank; they draw from one pool of equal blocks.
+
+    `contents` is what is stored logically, one entry for each kind of layer; empty: whatever the groups' pages hold.
+    `block_alignment`: a block of the pool is a multiple of so many bytes.
+    """
 
     groups: tuple[Group, ...]
+    contents: tuple[Content, ...] = ()
+    block_alignment: int = 1
 
     @property
     def bytes_per_block(self) -> Bytes:
-        """Bytes of one block id: that of the widest group (vLLM 0.32 `get_kv_cache_config_from_groups`)."""
-        return Bytes(max(group.bytes_per_block for group in self.groups))
+        """Bytes of one block id: that of the widest group (vLLM 0.32 `_get_kv_cache_bytes_per_block`)."""
+        widest = max(group.bytes_per_block for group in self.groups)
+        return Bytes(-(-widest // self.block_alignment) * self.block_alignment)
+
+    @property
+    def stored(self) -> tuple[Content, ...]:
+        """`contents`, or those of plain full-attention groups."""
+        return self.contents or tuple(Content(g.layers * g.page_size_bytes // g.block_size) for g in self.groups)
 
     @property
     def bytes_per_token(self) -> Bytes:
-        """Logical bytes that one more token costs, over all layers of this rank."""
-        return Bytes(sum(g.layers * g.page_size_bytes // g.block_size for g in self.groups))
+        """Logical bytes that one more token costs once all windows are full, over all layers of this rank."""
+        growing = [content for content in self.stored if not content.window]
+        common = lcm(*(content.per_tokens for content in growing))
+        return Bytes(sum(content.size * (common // content.per_tokens) for content in growing) // common)
 
     def blocks_for(self, tokens: int) -> Blocks:
         """Blocks that one sequence of `tokens` tokens holds, summed over groups."""
@@ -69,18 +112,27 @@ class Layout(NamedTuple):
         return Blocks(sum([group.blocks_for(tokens) for group in groups]))
 
     def bytes_for(self, tokens: int) -> Bytes:
-        """Logical bytes of one sequence: whole blocks of each group, at that group's own width."""
-        return Bytes(sum(g.blocks_for(tokens) * g.bytes_per_block for g in self.groups))
+        """Logical bytes of one sequence: what its kept tokens and its states need, without padding."""
+        return Bytes(sum(content.bytes_for(tokens) for content in self.stored))
 
     def tail_waste(self, tokens: int) -> int:
-        """Token slots that stay empty in the last block of each group."""
-        return sum(g.blocks_for(tokens) * g.block_size - tokens for g in self.groups)
+        """Token slots that stay empty in the last block of each group that keeps all tokens."""
+        return sum(g.blocks_for(tokens) * g.block_size - tokens for g in self.growing)
 
-    def largest_length(self, blocks: int) -> Tokens:
-        """Longest sequence whose blocks number at most `blocks`; 0 if not even one token fits."""
-        if len(self.groups) == 1 and self.groups[0].kind is LayerKind.FULL:
-            return Tokens(max(blocks, 0) * self.groups[0].block_size)
-        low, high = 0, max(blocks, 0) * max(group.block_size for group in self.groups)
+    @property
+    def growing(self) -> tuple[Group, ...]:
+        """The groups that keep every token."""
+        return tuple(g for g in self.groups if not (g.most_tokens or g.fixed_blocks))
+
+    def largest_length(self, blocks: int, at_most: int = 0) -> Tokens:
+        """Longest sequence whose blocks number at most `blocks`, and `at_most` where given; 0 if not even one token.
+
+        Where no group keeps every token, any length fits, and `at_most` (or all blocks' slots) is the answer.
+        """
+        if len(self.groups) == 1 and self.growing and not self.groups[0].extra_blocks:
+            slots = max(blocks, 0) * self.groups[0].block_size
+            return Tokens(min(slots, at_most) if at_most else slots)
+        low, high = 0, at_most or max(blocks, 0) * max(group.block_size for group in self.groups)
         while low < high:
             middle = (low + high + 1) // 2
             if self.blocks_for(middle) <= blocks:

@@ -29,7 +29,10 @@ def peak_by_stepping(layout: Layout, courses: Sequence[Course], skew_steps: int)
             if step <= course.peak_tokens - course.held_tokens + skew_steps:
                 tokens = min(course.held_tokens + step, course.peak_tokens)
                 for group in layout.groups:
-                    held += blocks_by_filling(tokens, group.block_size) * course.sequences
+                    if group.fixed_blocks or group.most_tokens:  # counted at their peak
+                        held += group.blocks_for(course.peak_tokens) * course.sequences
+                    else:
+                        held += blocks_by_filling(tokens, group.block_size) * course.sequences
         most = max(most, held)
     return most
 

@@ -14,13 +14,16 @@ Proof sketch: let every sequence truly be e_i in [0, skew] ahead of belief and m
 truly holds, held_i + e_i + t, is at most held_i + t'; and it ends at r_i - e_i, so no later than t' = r_i + skew.
 A start delayed by d in [0, skew] is the same with the sign reversed. skew = 0 is exact; skew = infinity is the sum of
 peaks, the worst case.
+
+Groups that keep only some tokens (windows, chunks) or a constant (recurrent states) are counted at their peak for as
+long as the sequence lives: while a prompt is being read they hold more than a window, so their course is not a matter
+of length alone. `blocks` above is the growing groups' part plus that constant.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvbudget.errors import AccountingError
-from kvbudget.pool.groups import LayerKind, Layout
+from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks
 
 
@@ -53,15 +56,22 @@ def held_at(layout: Layout, course: Course, step: int, skew_steps: int) -> int:
     """Blocks that `course` may hold `step` steps from now."""
     if step > course.peak_tokens - course.held_tokens + skew_steps:
         return 0
-    return layout.blocks_for(min(course.held_tokens + step, course.peak_tokens)) * course.sequences
+    tokens = min(course.held_tokens + step, course.peak_tokens)
+    growing = sum([group.blocks_for(tokens) for group in layout.growing])
+    return (growing + _constant(layout, course)) * course.sequences
+
+
+def _constant(layout: Layout, course: Course) -> int:
+    """Blocks of one sequence in groups that do not grow with every token."""
+    if len(layout.groups) == len(layout.growing):
+        return 0
+    return sum([group.blocks_for(course.peak_tokens) for group in layout.groups if group not in layout.growing])
 
 
 def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> tuple[int, int]:
     """(most blocks, the step at which they are held). Longest remaining first: the living are a growing prefix."""
-    if any(group.kind is not LayerKind.FULL for group in layout.groups):
-        raise AccountingError("trajectory: only full attention grows by one token per step")
     order = sorted(courses, key=_remaining, reverse=True)
-    sums = [_GrowingSum(group.block_size) for group in layout.groups]
+    sums = [_GrowingSum(group.block_size) for group in layout.growing]
     best = best_step = 0
     at_peak = 0  # blocks of the living that have reached their peak
     growing = 0  # order[:growing] still grow at the moment looked at
@@ -70,7 +80,7 @@ def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> tuple[i
         at_peak += layout.blocks_for(course.peak_tokens) * course.sequences
         while growing < len(order) and _remaining(order[growing]) > step:
             grower = order[growing]
-            at_peak -= layout.blocks_for(grower.peak_tokens) * grower.sequences
+            at_peak -= (layout.blocks_for(grower.peak_tokens) - _constant(layout, grower)) * grower.sequences
             for growing_sum in sums:
                 growing_sum.add(grower.held_tokens, grower.sequences)
             growing += 1

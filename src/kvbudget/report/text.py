@@ -1,6 +1,10 @@
-"""Decides how a plan looks in a terminal: verdict, memory bars, what the engine will print, ceilings, findings."""
+"""Decides how a plan looks in a terminal: verdict, memory bars, what the engine will print, ceilings, findings.
+
+It is to be read in ten seconds: one line a question, the answer first.
+"""
 
 import textwrap
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -8,30 +12,43 @@ from rich.console import Group as Lines
 from rich.table import Table
 from rich.text import Text
 
-from kvbudget.plan.request import Amount, Plan
-from kvbudget.units import GIB, format_size
+from kvbudget.engines.registry import engine_named
+from kvbudget.planner.request import Amount, Plan
+from kvbudget.report.amounts import gib, interval_text, parts_of
+from kvbudget.report.groups import group_lines, group_words
+from kvbudget.report.section import Section
+from kvbudget.report.verdict import counted, place_of, verdict_of
+from kvbudget.units import format_size
 
-# Errors that more memory, or less asked of it, would end. Beside any other the engine would not even start.
-OUT_OF_MEMORY = frozenset(
-    {"max_model_len_too_large", "no_kv_memory", "pool_beyond_memory", "below_target_concurrency"}
-)  # fmt: skip
 _BAR_CELLS = 24
 _LEAST_BAR_CELLS = 8  # fewer say nothing
 _NARROWEST = 20
 _LABEL_CELLS = 18
+_NAME_CELLS = 60  # of a longer name, beginning and end are shown
 
 
-def plan_report(plan: Plan, explained: list[str], *, unbroken_log_line: bool = False) -> RenderableType:
+def plan_report(
+    plan: Plan, explained: list[str], extras: Sequence[Section] = (), *, unbroken_log_line: bool = False
+) -> RenderableType:
     """A rich renderable; colours are left out by rich itself where NO_COLOR or the terminal asks for it.
 
-    `unbroken_log_line`: the line that the engine will log is not wrapped, for output that is searched, not read; print
-    with crop=False then.
+    `unbroken_log_line`: that line and the verdict are not wrapped, for output that is searched, not read; print with
+    crop=False then.
     """
-    parts: list[RenderableType] = [_verdict(plan), Text(), _Memory(plan), Text(), *_pool(plan, unbroken_log_line)]
+    parts: list[RenderableType] = [
+        _verdict(plan, unbroken_log_line),
+        Text(),
+        _Memory(plan),
+        Text(),
+        *_pool(plan, unbroken_log_line),
+    ]
     for finding in plan.findings:
         colour = "bold red" if finding.severity == "error" else "yellow"
         parts += [Text(), Text(f"{finding.severity}: {finding.code}", style=colour)]
         parts += [_Hanging("  ", finding.message), _Hanging("  -> ", finding.fix, "green")]
+    for section in extras:
+        parts += [Text(), Text(section.title, style="bold")]
+        parts += [_Hanging("  ", line) for line in (*section.paragraphs, *section.lines)]
     if explained:
         parts += [Text(), Text("how the numbers come about", style="bold")]
         parts += [_Hanging("  ", line) for line in explained]
@@ -54,18 +71,16 @@ class _Hanging(NamedTuple):
         yield Text("\n".join(lines), style=self.style)
 
 
-def _verdict(plan: Plan) -> Text:
-    settings, request = plan.settings, plan.request
-    errors = {finding.code for finding in plan.findings if finding.severity == "error"}
-    if not errors:
-        word, style = "FITS", "bold green"
-    else:
-        word, style = ("DOES NOT FIT" if errors <= OUT_OF_MEMORY else "WOULD NOT START"), "bold red"
-    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
-    card = request.gpu.name if request.gpu else "GPU"
-    return Text.assemble(
-        (word, style), f"  {request.model.name} on {ranks} x {card}, {plan.engine_name} {plan.engine_version}"
-    )
+def _verdict(plan: Plan, unbroken: bool) -> Text:
+    verdict = verdict_of(plan)
+    style = "bold green" if verdict.good else "bold red"
+    name = plan.request.model.name
+    if not unbroken and len(name) > _NAME_CELLS:
+        name = f"{name[: _NAME_CELLS // 2 - 2]}...{name[-_NAME_CELLS // 2 + 1 :]}"
+    text = Text.assemble((verdict.word, style), f"  {name} on {place_of(plan)}")
+    if unbroken:
+        text.no_wrap, text.overflow = True, "ignore"
+    return text
 
 
 class _Memory(NamedTuple):
@@ -74,18 +89,12 @@ class _Memory(NamedTuple):
     plan: Plan
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        memory = self.plan.memory
-        rows = {
-            "weights": memory.weights,
-            "activation": memory.activation,
-            "CUDA graphs": memory.cuda_graphs,
-            "non-torch": memory.non_torch,
-            "KV cache": memory.kv,
-        }
+        memory, parts = self.plan.memory, parts_of(self.plan)
+        amounts = [part.amount for part in parts]
         # One total for all bars: what they are shares of, or their own sum where that is more.
-        taken = sum(max(0, amount.bytes) for amount in rows.values())
+        taken = sum(max(0, amount.bytes) for amount in amounts)
         whole = max(memory.usable.bytes or memory.total.bytes, taken, 1)
-        cells = _bar_cells(options.max_width, [*rows.values(), memory.usable])
+        cells = _bar_cells(options.max_width, [*amounts, memory.usable])
         block = "#" if options.ascii_only else "█"
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("per GPU", no_wrap=True)
@@ -93,50 +102,41 @@ class _Memory(NamedTuple):
         if cells:
             table.add_column("", no_wrap=True, width=cells)
         table.add_column("source", style="dim")
-        for name, amount in rows.items():
-            style = "cyan" if name == "KV cache" else "blue"
-            bar = Text(block * max(0, round(cells * amount.bytes / whole)), style=style)
-            table.add_row(name, _gib(amount), *([bar] if cells else []), amount.source)
+        for part in parts:
+            if not part.amount.bytes and not memory.usable.bytes:
+                continue  # the pool was given: nobody asked what else there is
+            style = "cyan" if part.key == "kv" else "blue"
+            bar = Text(block * max(0, round(cells * part.amount.bytes / whole)), style=style)
+            table.add_row(part.name, gib(part.amount.bytes), *([bar] if cells else []), _source(part.amount))
         if memory.usable.bytes:
-            table.add_row("usable", _gib(memory.usable), *([""] if cells else []), memory.usable.note)
+            table.add_row("usable", gib(memory.usable.bytes), *([""] if cells else []), memory.usable.note)
         yield table
+
+
+def _source(amount: Amount) -> str:
+    """`estimated, 0.80 to 1.20`."""
+    between = interval_text(amount)
+    return f"{amount.source}, {between}" if between else amount.source
 
 
 def _bar_cells(width: int, amounts: list[Amount]) -> int:
     """Cells that are left for a bar beside names, numbers and sources; 0 when they are too few."""
-    numbers = max(len(_gib(amount)) for amount in amounts)
-    sources = max(len(amounts[-1].note), *(len(amount.source) for amount in amounts))
+    numbers = max(len(gib(amount.bytes)) for amount in amounts)
+    sources = max(len(amounts[-1].note), *(len(_source(amount)) for amount in amounts))
     left = width - len("CUDA graphs") - numbers - sources - 3 * 2
     return 0 if left < _LEAST_BAR_CELLS else min(_BAR_CELLS, left)
 
 
-def _gib(amount: Amount) -> str:
-    return f"{amount.bytes / GIB:,.2f}"
-
-
 def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
-    pool, ceilings, layout = plan.pool, plan.ceilings, plan.stage.layout
+    pool, ceilings = plan.pool, plan.ceilings
     rows = [
         _labelled(
-            "pool",
-            f"{pool.num_blocks:,} blocks of {plan.settings.block_size} tokens ({pool.usable_blocks:,} usable), "
-            f"{format_size(layout.bytes_per_token)} a token",
+            "full length",
+            f"{counted(ceilings.ceiling, 'request')} of {pool.max_model_len:,} tokens at once "
+            f"(limited by {ceilings.limited_by})",
         )
     ]
-    if plan.fits:
-        line = (
-            f"KV cache size: {pool.tokens:,} tokens, Maximum concurrency for {pool.max_model_len:,} tokens per "
-            f"request: {pool.concurrency:.2f}x"
-        )
-        rows.append(_labelled("the log will say", line, unbroken=unbroken_log_line))
-    rows.append(
-        _labelled(
-            "full length",
-            f"{ceilings.ceiling:,} {'request' if ceilings.ceiling == 1 else 'requests'} of {pool.max_model_len:,} "
-            f"tokens at once (limited by {ceilings.limited_by})",
-        )
-    )
-    if plan.request.prompt_lengths is not None:
+    if plan.request.knows_lengths:
         counts = (ceilings.p50, ceilings.p95, ceilings.p99)
         said = (
             f"{name}: {count:,} of {length:,} tokens"
@@ -147,7 +147,33 @@ def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
     rows.append(
         _labelled("longest", f"max_model_len up to {longest:,} would fit" if longest else "no length would fit")
     )
+    kept = f", {ceilings.margin_blocks:,} of them kept back" if ceilings.margin_blocks else ""
+    rows.append(_labelled("pool", f"{pool.num_blocks:,} blocks ({pool.usable_blocks:,} usable{kept}), {_rate(plan)}"))
+    rows += _request_rows(plan)
+    if plan.fits:
+        line = engine_named(plan.request.engine).log_line(plan.settings, pool)
+        rows.append(_labelled("the log will say", line, unbroken=unbroken_log_line))
     return rows
+
+
+def _rate(plan: Plan) -> str:
+    """What a token costs, where it is one rate; the block size, where all groups have the same."""
+    layout = plan.stage.layout
+    sizes = sorted({group.block_size for group in layout.growing})
+    said = f"{'/'.join(f'{size:,}' for size in sizes)} tokens a block, " if sizes else ""
+    if not layout.bytes_per_token:
+        return said + "no more for a longer request"
+    more = "a token" if len(layout.growing) == len(layout.groups) else "for each further token"
+    return said + f"{format_size(layout.bytes_per_token)} {more}"
+
+
+def _request_rows(plan: Plan) -> list[RenderableType]:
+    """What a request of full length is made of, where its layers differ."""
+    lines = group_lines(plan)
+    if len(lines) < 2:
+        return []
+    size = format_size(plan.pool.blocks_per_request * plan.stage.layout.bytes_per_block)
+    return [_labelled("one full request", f"{size}: {group_words(lines)}")]
 
 
 def _labelled(label: str, words: str, *, unbroken: bool = False) -> RenderableType:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbudget.edge.hub.folder import MAX_JSON_BYTES, read_checkpoint, read_json
-from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+from kvbudget.errors import BadConfigError, BadValueError
 
 
 def test_a_folder_and_its_config_json_mean_the_same(tmp_path: Path) -> None:
@@ -15,7 +15,8 @@ def test_a_folder_and_its_config_json_mean_the_same(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     by_folder, by_file = read_checkpoint(str(folder)), read_checkpoint(str(folder / "config.json"))
-    assert by_folder == by_file
+    assert (by_folder.source, by_file.source) == ("folder", "file")
+    assert by_folder == by_file._replace(source="folder")
     assert (by_folder.name, by_folder.config, by_folder.tensors) == ("Tiny-1B", {"model_type": "llama"}, None)
     assert read_checkpoint(f"{folder}/").name == "Tiny-1B"
 
@@ -29,14 +30,30 @@ def test_a_quantisation_beside_the_config_belongs_to_it(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "x.gguf", "/nowhere/Y.GGUF"])
-def test_what_is_planned_but_not_read_yet_is_refused_clearly(model: str) -> None:
-    with pytest.raises(UnsupportedError, match="planned") as caught:
-        read_checkpoint(model)
+def test_the_fingerprint_follows_the_bytes_of_config_json(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}')
+    first = read_checkpoint(str(path)).fingerprint
+    assert len(first) == 64
+    assert read_checkpoint(str(tmp_path)).fingerprint == first
+    path.write_text('{"model_type":  "llama"}')
+    assert read_checkpoint(str(path)).fingerprint != first
+
+
+def test_a_hub_id_without_network_says_what_to_do() -> None:
+    with pytest.raises(BadValueError, match="OFFLINE") as caught:
+        read_checkpoint("meta-llama/Llama-3.1-8B", {"HF_HUB_OFFLINE": "1", "HF_HOME": "/nowhere"})
     assert caught.value.fix
 
 
-@pytest.mark.parametrize("model", ["/nowhere/model", "./nope", "", "justaname", "a/b/c"])
+def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
+    (tmp_path / "x-Q4_K_M.gguf").write_bytes(b"")
+    with pytest.raises(BadValueError, match="GGUF") as caught:
+        read_checkpoint(str(tmp_path))
+    assert "x-Q4_K_M.gguf" in caught.value.fix
+
+
+@pytest.mark.parametrize("model", ["/nowhere/model", "./nope", "", "justaname", "a/b/c", "x.gguf", "a/Y.GGUF"])
 def test_a_path_that_is_not_there_is_a_bad_value(model: str) -> None:
     with pytest.raises(BadValueError, match="does not exist"):
         read_checkpoint(model)

@@ -114,3 +114,34 @@ def test_a_damaged_index_is_a_clear_error(tmp_path: Path, files: Any, total: obj
     index(tmp_path, files, total)
     with pytest.raises(BadConfigError, match="index"):
         tensors_in(str(tmp_path))
+
+
+def test_the_draft_module_is_on_disk_and_not_loaded(tmp_path: Path) -> None:
+    write(
+        tmp_path / "model.safetensors",
+        {
+            "model.layers.1.a": ("BF16", 100),
+            "model.layers.2.a": ("BF16", 30),
+            "mtp.fc": ("BF16", 20),
+            "model.visual.layers.7.a": ("BF16", 10),
+        },
+    )
+    found = tensors_in(str(tmp_path), 2)
+    assert found is not None
+    assert (found.total_bytes, found.draft_bytes) == (160, 50)
+    assert found.loaded_bytes(2, quantised=True) == 110
+    assert found.loaded_bytes(4, quantised=False) == 220
+    unknown = tensors_in(str(tmp_path))
+    assert unknown is not None
+    assert unknown.draft_bytes == 20
+
+
+def test_an_index_alone_says_that_there_is_a_draft_module_and_the_count_its_size(tmp_path: Path) -> None:
+    index(tmp_path, {"model.layers.2.a": "x.safetensors", "model.layers.1.a": "x.safetensors"}, 1000)
+    found = tensors_in(str(tmp_path), 2)
+    assert found is not None
+    assert found.draft_unsized
+    assert found.without_draft(1, 50).loaded_bytes(2, quantised=True) == 980
+    plain = tensors_in(str(tmp_path), 3)
+    assert plain is not None
+    assert plain.without_draft(1, 50) == plain

@@ -1,1 +1,1 @@
-"""Model files: folders, config.json and safetensors headers; nothing is fetched, weights are never loaded."""
+"""Model files: folders, config.json, safetensors headers, GGUF, and the hub; weights are never loaded."""

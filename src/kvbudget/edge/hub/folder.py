@@ -1,59 +1,130 @@
-"""Decides which files a MODEL argument means, and reads its config.json. Offline: local paths only."""
+"""Decides which files a MODEL argument means, and reads its config: a folder, a config.json, a .gguf, or a hub id."""
 
 import json
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.edge.hub.safetensors import Tensors, tensors_in
-from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+from kvbudget.errors import BadConfigError, BadValueError
 
 MAX_JSON_BYTES = 64 * 1024**2  # the largest index files have some megabytes
 _CONFIG = "config.json"
 _MODELOPT = "hf_quant_config.json"
+_TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 
 class Checkpoint(NamedTuple):
-    """What lies on disk. `config` is parsed JSON, still unchecked; `tensors` None when no weights are beside it."""
+    """What was found. `config` is parsed JSON, still unchecked; `tensors` None when no weights are beside it.
+
+    `source`: folder, file, gguf, cache (of the hub) or hub. `revision`: the hub's commit, "" for local paths.
+    `content`: the bytes of config.json, for GGUF what its metadata says.
+    """
 
     name: str
     config: object
     tensors: Tensors | None
+    source: str = "folder"
+    revision: str = ""
+    content: bytes = b""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, and of the revision when there is one: the same wherever the same model was read."""
+        from hashlib import sha256  # not part of a plan, whose start-up time is counted
+
+        return sha256(self.content + (b"@" + self.revision.encode() if self.revision else b"")).hexdigest()
+
+    @property
+    def gguf(self) -> bool:
+        """Whether it is a GGUF file."""
+        return self.source == "gguf"
 
 
-def read_checkpoint(model: str) -> Checkpoint:
-    """Read MODEL: a folder with config.json, or a config.json.
+def read_checkpoint(model: str, environment: Mapping[str, str] | None = None) -> Checkpoint:
+    """Read MODEL. `environment` (default: the process's) says where the hub and its cache are.
 
-    Raises UnsupportedError for hub ids and .gguf, BadValueError for paths that are not there, BadConfigError for
-    damaged files.
+    Raises BadValueError for what is not there or cannot be reached, BadConfigError for damaged files, UnsupportedError
+    for a GGUF architecture that is not known.
     """
     if os.path.isdir(model):
-        folder, path = model, os.path.join(model, _CONFIG)
-        if not os.path.isfile(path):
-            raise BadValueError(
-                f"MODEL: {_shown(model)} has no {_CONFIG}", fix="give the folder of a Hugging Face checkpoint"
-            )
-    elif model.lower().endswith(".gguf"):
-        raise UnsupportedError(
-            f"MODEL: {_shown(model)}: GGUF files are planned but not read yet", fix="give a config.json"
-        )
-    elif os.path.isfile(model):
-        folder, path = os.path.dirname(os.path.abspath(model)), model
-    elif model.count("/") == 1 and not model.startswith((".", "/", "~")):
-        raise UnsupportedError(
-            f"MODEL: {_shown(model)} is no local path, and hub ids are planned but not fetched yet",
-            fix="download its config.json and give the folder",
-        )
-    else:
-        raise BadValueError(
-            f"MODEL: {_shown(model)} does not exist", fix="give a folder with config.json, or a config.json"
-        )
-    config = read_json(path)
-    if isinstance(config, dict) and not config.get("quantization_config"):
+        if not os.path.isfile(os.path.join(model, _CONFIG)):
+            raise _without_config(model)
+        return _local(model, os.path.join(model, _CONFIG), "folder")
+    if os.path.isfile(model):
+        if model.lower().endswith(".gguf"):
+            return _gguf(model)
+        return _local(os.path.dirname(os.path.abspath(model)), model, "file")
+    if not model.startswith((".", "/", "~")) and not model.lower().endswith(".gguf") and model.count("/") == 1:
+        return _hub(model, os.environ if environment is None else environment)
+    raise BadValueError(
+        f"MODEL: {_shown(model)} does not exist",
+        fix="give a folder with config.json, a config.json, a .gguf, or a hub id (owner/model)",
+    )
+
+
+def _local(folder: str, path: str, source: str, revision: str = "") -> Checkpoint:
+    data = _read(path)
+    config = _parsed(data, path)
+    beside = os.path.join(folder, _MODELOPT)
+    if isinstance(config, dict) and not config.get("quantization_config") and os.path.isfile(beside):
         # ModelOpt writes the quantisation beside config.json; vLLM 0.32 transformers_utils/config.py reads it too.
-        beside = os.path.join(folder, _MODELOPT)
-        if os.path.isfile(beside):
-            config["quantization_config"] = read_json(beside)
-    return Checkpoint(_shown(_name_of(os.path.abspath(folder))), config, tensors_in(folder))
+        config["quantization_config"] = read_json(beside)
+    name = _shown(_name_of(os.path.abspath(folder)))
+    return Checkpoint(name, config, tensors_in(folder, _layers(config)), source, revision, data)
+
+
+def _gguf(path: str) -> Checkpoint:
+    from kvbudget.edge.hub.gguf import read_gguf
+
+    config, tensors = read_gguf(path)
+    name = _shown(os.path.basename(path))[: -len(".gguf")]
+    return Checkpoint(name, config, tensors, "gguf", content=json.dumps(config, sort_keys=True).encode())
+
+
+def _hub(text: str, environment: Mapping[str, str]) -> Checkpoint:
+    from kvbudget.edge.hub.hub import cached_folder, fetch, parse_hub_id, quantization_beside
+
+    model = parse_hub_id(text)
+    if model is None:
+        raise BadValueError(
+            f"MODEL: {_shown(text)} is neither a local path nor a hub id", fix="a hub id is owner/model[@revision]"
+        )
+    folder = cached_folder(model, environment)
+    if folder is not None:
+        return _local(folder, os.path.join(folder, _CONFIG), "cache", os.path.basename(folder))
+    found = fetch(model, environment, lambda data: _layers(_parsed(data, _CONFIG)))
+    config = _parsed(found.config, _CONFIG)
+    if isinstance(config, dict) and not config.get("quantization_config"):
+        beside = quantization_beside(found.quantization)
+        if beside is not None:
+            config["quantization_config"] = beside
+    return Checkpoint(model.name, config, found.tensors, "hub", found.revision, found.config)
+
+
+def _layers(config: object) -> int | None:
+    """How many layers the model itself has, to tell its draft module's apart; None when config.json does not say."""
+    if not isinstance(config, dict):
+        return None
+    for part in (config, *(config.get(key) for key in _TEXT_SECTIONS)):
+        count = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        if type(count) is int and count > 0:
+            return count
+    return None
+
+
+def _without_config(folder: str) -> BadValueError:
+    try:
+        files = sorted(name for name in os.listdir(folder) if name.lower().endswith(".gguf"))
+    except OSError:
+        files = []
+    if files:
+        return BadValueError(
+            f"MODEL: {_shown(folder)} has no {_CONFIG}, but GGUF files", fix=f"give one: {_shown(files[0])}"
+        )
+    return BadValueError(
+        f"MODEL: {_shown(folder)} has no {_CONFIG}", fix="give the folder of a Hugging Face checkpoint"
+    )
 
 
 def _name_of(folder: str) -> str:
@@ -68,6 +139,10 @@ def _name_of(folder: str) -> str:
 
 def read_json(path: str) -> object:
     """Parse one JSON file of bounded size. Raises BadConfigError when it is unreadable, too large or damaged."""
+    return _parsed(_read(path), path)
+
+
+def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_JSON_BYTES + 1)
@@ -75,6 +150,10 @@ def read_json(path: str) -> object:
         raise BadConfigError(f"{_shown(path)}: cannot be read: {error.strerror}", fix="check the path") from error
     if len(data) > MAX_JSON_BYTES:
         raise BadConfigError(f"{_shown(path)}: larger than {MAX_JSON_BYTES} bytes", fix="give the model's own file")
+    return data
+
+
+def _parsed(data: bytes, path: str) -> object:
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Decides how many bytes the weights on disk are, from safetensors headers or the index; tensors are not read.
+"""Decides how many bytes the weights of a checkpoint are, from safetensors headers or the index; tensors are not read.
 
 Format: 8 bytes little-endian header length, then a JSON object name -> {dtype, shape, data_offsets}, then the data.
 """
@@ -11,37 +11,72 @@ from kvbudget.errors import BadConfigError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 MAX_FILES = 4096
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 * 1024**2
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class Tensors(NamedTuple):
-    """Bytes by dtype as stored; `by_dtype` is empty when only an index told the total."""
+    """Bytes by dtype as stored; `by_dtype` is empty when only an index told the total, or a GGUF file.
+
+    `draft_bytes`: of the built-in draft module (MTP), which is part of the total and not loaded unless asked for.
+    `draft_unsized`: it is part of the total, but only an index was there, which does not tell its size.
+    """
 
     by_dtype: dict[str, int]
     total_bytes: int
     files: int
+    draft_bytes: int = 0
+    draft_unsized: bool = False
+
+    def without_draft(self, part: int, whole: int) -> "Tensors":
+        """The same with a draft module of unknown size taken out, which is `part` of `whole` bytes by the count."""
+        if not self.draft_unsized or not 0 < part < whole:
+            return self
+        return self._replace(draft_bytes=self.total_bytes * part // whole, draft_unsized=False)
 
     def loaded_bytes(self, element_bytes: int, *, quantised: bool) -> int:
-        """Bytes once loaded: an engine casts plain float checkpoints to its own type; quantised ones keep their own."""
+        """Bytes once loaded: an engine casts plain float checkpoints to its own type; quantised ones keep their own.
+
+        Without the draft module.
+        """
         if quantised or not self.by_dtype:
-            return self.total_bytes
-        return sum(
+            return self.total_bytes - self.draft_bytes
+        loaded = sum(
             size // _FLOATS[dtype] * element_bytes if dtype in _FLOATS else size
             for dtype, size in self.by_dtype.items()
         )
+        return loaded * (self.total_bytes - self.draft_bytes) // self.total_bytes if self.draft_bytes else loaded
 
 
-def tensors_in(folder: str) -> Tensors | None:
-    """The weights of a checkpoint folder, None when it has none. Raises BadConfigError for damaged or missing files."""
-    index = os.path.join(folder, _INDEX)
+class _Entry(NamedTuple):
+    name: str
+    dtype: str
+    size: int
+
+
+def tensors_in(folder: str, layers: int | None = None) -> Tensors | None:
+    """The weights of a checkpoint folder, None when it has none. Raises BadConfigError for damaged or missing files.
+
+    `layers`: how many the model has; those with a higher number are of the draft module.
+    """
+    index = os.path.join(folder, INDEX)
     if os.path.isfile(index):
-        return _indexed(folder, index)
-    single = os.path.join(folder, _SINGLE)
-    names = [_SINGLE] if os.path.isfile(single) else _loose_files(folder)
-    return _headers(folder, names) if names else None
+        return _indexed(folder, index, layers)
+    single = os.path.join(folder, SINGLE)
+    names = [SINGLE] if os.path.isfile(single) else _loose_files(folder)
+    return _headers(folder, names, layers) if names else None
+
+
+def tensors_of_header(header: bytes, name: str, layers: int | None = None) -> Tensors:
+    """The weights of one file of which only the header is there."""
+    return _summed(_entries(header, name, None), 1, layers)
+
+
+def total_of_index(data: bytes, layers: int | None = None) -> Tensors:
+    """The weights that an index alone tells."""
+    return _total(_index(data), layers)
 
 
 def _loose_files(folder: str) -> list[str]:
@@ -54,44 +89,72 @@ def _loose_files(folder: str) -> list[str]:
     return [name for name in names if os.path.isfile(os.path.join(folder, name))]  # a FIFO would never end
 
 
-def _indexed(folder: str, index: str) -> Tensors:
-    document = _json(_read(index, 0, _MAX_INDEX_BYTES + 1), index, _MAX_INDEX_BYTES)
-    files = document.get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise BadConfigError(f"{_INDEX}: weight_map is missing or no map of file names", fix="download it again")
-    names = sorted(set(files.values()))
-    if any(os.path.basename(name) != name for name in names):
-        raise BadConfigError(f"{_INDEX}: weight_map points outside its folder", fix="download it again")
+def _indexed(folder: str, index: str, layers: int | None) -> Tensors:
+    document = _index(_read(index, 0, _MAX_INDEX_BYTES + 1))
+    names = document[1]
     there = [name for name in names if os.path.isfile(os.path.join(folder, name))]
     if there and len(there) < len(names):
         missing = next(name for name in names if name not in there)
         raise BadConfigError(
-            f"{_INDEX}: {len(names) - len(there)} of {len(names)} shards are missing, the first is {missing[:80]}",
+            f"{INDEX}: {len(names) - len(there)} of {len(names)} shards are missing, the first is {missing[:80]}",
             fix="finish the download, or give --weights",
         )
-    if there:
-        return _headers(folder, there)
-    metadata = document.get("metadata")
+    return _headers(folder, there, layers) if there else _total(document, layers)
+
+
+def _index(data: bytes) -> tuple[dict[str, object], list[str]]:
+    """(the parsed index, the files that it names)."""
+    document = _json(data, INDEX, _MAX_INDEX_BYTES)
+    files = document.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise BadConfigError(f"{INDEX}: weight_map is missing or no map of file names", fix="download it again")
+    names = sorted(set(files.values()))
+    if any(os.path.basename(name) != name for name in names):
+        raise BadConfigError(f"{INDEX}: weight_map points outside its folder", fix="download it again")
+    return document, names
+
+
+def _total(index: tuple[dict[str, object], list[str]], layers: int | None) -> Tensors:
+    metadata = index[0].get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if isinstance(total, float) and total.is_integer():
         total = int(total)
     if isinstance(total, bool) or not isinstance(total, int) or total <= 0:
-        raise BadConfigError(f"{_INDEX}: metadata.total_size is no positive number of bytes", fix="give --weights")
-    return Tensors({}, total, len(names))
+        raise BadConfigError(f"{INDEX}: metadata.total_size is no positive number of bytes", fix="give --weights")
+    names = index[0].get("weight_map")
+    drafts = isinstance(names, dict) and any(_is_draft(name, layers) for name in names)
+    return Tensors({}, total, len(index[1]), draft_unsized=drafts)
 
 
-def _headers(folder: str, names: list[str]) -> Tensors:
+def _headers(folder: str, names: list[str], layers: int | None) -> Tensors:
     if len(names) > MAX_FILES:
         raise BadConfigError(f"{len(names)} safetensors files, more than {MAX_FILES}", fix="give --weights")
+    entries = [entry for name in names for entry in _header(os.path.join(folder, name), name)]
+    return _summed(entries, len(names), layers)
+
+
+def _summed(entries: list[_Entry], files: int, layers: int | None) -> Tensors:
     by_dtype: dict[str, int] = {}
-    for name in names:
-        for dtype, size in _header(os.path.join(folder, name), name):
-            by_dtype[dtype] = by_dtype.get(dtype, 0) + size
-    return Tensors(by_dtype, sum(by_dtype.values()), len(names))
+    drafts = 0
+    for entry in entries:
+        by_dtype[entry.dtype] = by_dtype.get(entry.dtype, 0) + entry.size
+        if _is_draft(entry.name, layers):
+            drafts += entry.size
+    return Tensors(by_dtype, sum(by_dtype.values()), files, drafts)
 
 
-def _header(path: str, name: str) -> list[tuple[str, int]]:
-    """(dtype, bytes) of every tensor in one file, checked against the file's size."""
+def _is_draft(name: str, layers: int | None) -> bool:
+    """`mtp.` modules, and layers past the last one (DeepSeek, GLM)."""
+    if name.startswith("mtp.") or ".mtp." in name or name.startswith("model.mtp"):
+        return True
+    if layers is None or not name.startswith(("model.layers.", "layers.")):
+        return False
+    number = name.removeprefix("model.").split(".", 2)[1]
+    return number.isdecimal() and len(number) < 6 and int(number) >= layers
+
+
+def _header(path: str, name: str) -> list[_Entry]:
+    """Every tensor in one file, checked against the file's size."""
     prefix = _read(path, 0, 8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= MAX_HEADER_BYTES:
@@ -102,8 +165,13 @@ def _header(path: str, name: str) -> list[tuple[str, int]]:
         raise _damaged(name, str(error.strerror)) from error
     if 8 + length > size:
         raise _damaged(name, "it ends inside its header")
+    return _entries(_read(path, 8, length), name, size - 8 - length)
+
+
+def _entries(header: bytes, name: str, data_bytes: int | None) -> list[_Entry]:
+    """`data_bytes`: what follows the header, None when that is not known."""
     tensors = []
-    for key, entry in _json(_read(path, 8, length), name, MAX_HEADER_BYTES).items():
+    for key, entry in _json(header, name, MAX_HEADER_BYTES).items():
         if key == "__metadata__":
             continue
         offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
@@ -116,9 +184,9 @@ def _header(path: str, name: str) -> list[tuple[str, int]]:
             or not 0 <= offsets[0] <= offsets[1]
         ):
             raise _damaged(name, f"tensor {key[:60]!r} has no valid dtype and data_offsets")
-        if 8 + length + offsets[1] > size:
+        if data_bytes is not None and offsets[1] > data_bytes:
             raise _damaged(name, "it is shorter than its tensors")
-        tensors.append((dtype, offsets[1] - offsets[0]))
+        tensors.append(_Entry(key, dtype, offsets[1] - offsets[0]))
     return tensors
 
 

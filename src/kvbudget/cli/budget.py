@@ -1,0 +1,112 @@
+"""Decides how a command line becomes a reviewed budget, and a budget a command line again: shared by three commands."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from kvbudget import __version__
+from kvbudget.cli.planning.extras import workload_facts
+from kvbudget.edge.budget.file import config_fingerprint, read_budget, write_budget
+from kvbudget.errors import BadConfigError
+from kvbudget.planner.budget.record import (
+    DEFAULT_RETREAT,
+    Document,
+    Inputs,
+    arguments_of,
+    budget_of,
+    carried_over,
+    request_inputs,
+    section,
+)
+from kvbudget.planner.request import Plan
+
+_LONGEST_PATH = 4096  # a whole command may stand where a file could
+
+
+def keep_plan(
+    path: str,
+    args: argparse.Namespace,
+    plan: Plan,
+    config: object,
+    *,
+    margin: str = "",
+    retreat: Sequence[str] = DEFAULT_RETREAT,
+    workload: Mapping[str, object] | None = None,
+) -> None:
+    """`kvbudget plan --write PATH`: the budget of `plan`, with what people wrote into an older one at `path`.
+
+    `args` is the parsed command line of `plan`, `config` the parsed config.json; `margin` as in --margin; `workload`
+    what a trace told (numbers and names). Raises InputError for an older file that is damaged, or no place to write.
+    """
+    document = budget_of(
+        plan,
+        request_inputs(args.model or "", _given(args)),
+        written=today(),
+        written_by=__version__,
+        config_sha256=config_fingerprint(config),
+        margin=margin,
+        retreat=retreat,
+        workload=workload,
+    )
+    if os.path.exists(path):
+        old = read_budget(path)
+        if retreat is DEFAULT_RETREAT and "retreat" in section(old, "targets"):
+            section(document, "targets").pop("retreat", None)
+        document = carried_over(document, old)
+    write_budget(path, document)
+
+
+def present_budget(reviewed: Document, path: str, model: str | None = None) -> Document:
+    """The budget of the plan made again from the inputs of `reviewed`, the file at `path`. Raises InputError."""
+    from kvbudget.cli import plan as plan_command
+    from kvbudget.cli.main import parser_of
+
+    named, *flags = arguments_of(reviewed)
+    parser = parser_of("plan")
+    parser.error = _refuse(path)  # type: ignore[method-assign, assignment]
+    parsed = parser.parse_args(flags)
+    parsed.model = model if model is not None else _found(named, path)
+    for name in ("command_line", "trace"):  # files, when they are
+        setattr(parsed, name, _found(getattr(parsed, name) or "", path) or None)
+    if not parsed.model and parsed.command_line is None:
+        raise BadConfigError(f"{path[-200:]}: [inputs] names no model", fix="write it anew: kvbudget plan ... --write")
+    found = plan_command.planned(parsed)
+    inputs = section(reviewed, "inputs")
+    return budget_of(
+        found.plan,
+        Inputs(str(inputs.get("model")), section(inputs, "flags")),  # type: ignore[arg-type] # TOML's plain values
+        written=today(),
+        written_by=__version__,
+        config_sha256=config_fingerprint(found.inputs.checkpoint.config),
+        workload=workload_facts(found.extras, parsed),
+    )
+
+
+def today() -> str:
+    """The date, as in budgets: 2026-11-29 (UTC)."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _found(given: str, path: str) -> str:
+    """A relative path counts from here, and where it is not, from the budget's own folder."""
+    if not given or len(given) > _LONGEST_PATH or os.path.exists(given):
+        return given
+    beside = os.path.join(os.path.dirname(os.path.abspath(path)), given)
+    return beside if os.path.exists(beside) else given
+
+
+def _refuse(path: str) -> Callable[[str], NoReturn]:
+    def error(message: str) -> NoReturn:
+        raise BadConfigError(f"{path[-200:]}: [inputs]: {message}", fix="correct it, or write it anew")
+
+    return error
+
+
+def _given(args: argparse.Namespace) -> dict[str, object]:
+    """What is not the command's default."""
+    from kvbudget.cli.main import parser_of
+
+    parser = parser_of("plan")
+    return {name: value for name, value in vars(args).items() if value != parser.get_default(name)}

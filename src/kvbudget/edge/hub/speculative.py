@@ -1,0 +1,31 @@
+"""Decides what vLLM's --speculative-config means: the method, its tokens, and the draft model that it names."""
+
+from collections.abc import Mapping
+
+from kvbudget.edge.hub.folder import read_checkpoint
+from kvbudget.edge.hub.loaded import weights_beside
+from kvbudget.engines.flags import Speculation
+from kvbudget.errors import BadValueError
+from kvbudget.model.read import model_from_config
+from kvbudget.planner.request import Amount
+
+_MOST_TOKENS = 1024
+
+
+def speculation_of(given: Mapping[str, object]) -> tuple[Speculation, Amount | None]:
+    """The parsed object, and the weights of the draft where they lie beside its config.json. Raises InputError."""
+    method, tokens, reference = given.get("method"), given.get("num_speculative_tokens"), given.get("model")
+    if type(tokens) is not int or not 1 <= tokens <= _MOST_TOKENS:
+        raise BadValueError(
+            f"--speculative-config: num_speculative_tokens is {str(tokens)[:40]!r}",
+            fix=f"a whole number from 1 to {_MOST_TOKENS}",
+        )
+    if not (reference is None or isinstance(reference, str)) or not (method is None or isinstance(method, str)):
+        raise BadValueError("--speculative-config: method and model are strings", fix="correct them")
+    if reference in ("ngram", "[ngram]"):  # older lines name the method as the model
+        method, reference = "ngram", None
+    if not reference:
+        return Speculation(method or "mtp", tokens), None
+    checkpoint = read_checkpoint(reference)
+    draft = model_from_config(checkpoint.config, checkpoint.name)
+    return Speculation(method or "draft_model", tokens, draft), weights_beside(checkpoint, draft, 2)

@@ -1,0 +1,1 @@
+"""How people start engines: command lines, scripts, Compose and Kubernetes files. Read, never run."""

@@ -1,0 +1,1 @@
+"""Request lengths from files: traces, usage logs, engine logs, histograms."""

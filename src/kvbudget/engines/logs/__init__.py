@@ -1,0 +1,1 @@
+"""What engines say of themselves when they start: log text and /metrics, read into one form. Pure."""

@@ -1,0 +1,289 @@
+"""vLLM 0.32: what it makes of its flags, and the blocks of its KV pool."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags, Settings, Speculation
+from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
+from kvbudget.engines.vllm.architectures import architecture_refusals
+from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, is_sm100, kv_format, state_bytes
+from kvbudget.engines.vllm.layout import stage_layouts
+from kvbudget.engines.vllm.pages import Ranks, block_size_of
+from kvbudget.engines.vllm.refusals import refusals_of, whole_model_refusals
+from kvbudget.engines.vllm.versions import Traits, traits_of
+from kvbudget.errors import BadValueError, UnsupportedError
+from kvbudget.model.layers import Attention, State
+from kvbudget.model.read import Model
+from kvbudget.pool.groups import Layout
+from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
+
+NULL_BLOCKS = 1  # v1/core/block_pool.py: one block is never given out
+_LARGE_DEVICE = 160 * GIB  # from here on an A100 would count by its memory; there is none
+# config/speculative.py: methods by where their draft tokens come from
+_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+_WITH_TARGET_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")  # use_eagle
+_SYNCHRONOUS = ("ngram", "suffix", "medusa", "mlp_speculator", "custom_class")  # async scheduling is off by default
+_V1_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
+
+
+class Vllm:
+    """The rule of one version, 0.32 unless told otherwise. Stateless."""
+
+    name = "vllm"
+    needs_memory = True
+
+    def __init__(self, version: str = "") -> None:
+        self.traits = traits_of(version)
+        self.version = version or "0.32"
+        major, minor = self.version.removeprefix("v").split(".")[:2]
+        self.memory_version = int(major), int(minor)
+
+    def settle(self, model: Model, flags: EngineFlags, device_memory: int, device_name: str) -> Settings:
+        """What the engine runs with. `device_memory` in bytes, 0 when unknown, as vLLM does when it cannot ask.
+
+        Raises BadValueError and UnsupportedError for values that no start could use.
+        """
+        if flags.pipeline_parallel_size > len(model.layers):
+            raise BadValueError(
+                f"--pipeline-parallel-size {flags.pipeline_parallel_size}: the model has {len(model.layers)} layers, "
+                "a stage would hold none",
+                fix=f"at most {len(model.layers)}",
+            )
+        speculation = _speculation(model, flags)
+        auto = flags.max_model_len == AUTO_LENGTH
+        asked = None if auto else flags.max_model_len
+        length = asked or model.max_model_len
+        tokens, seqs = _batch_defaults(self.traits, flags, length, device_memory, device_name)
+        asynchronous = flags.async_scheduling
+        if asynchronous is None:
+            asynchronous = self.traits.async_scheduling and (
+                speculation is None or speculation.method not in _SYNCHRONOUS
+            )
+        batches = 1
+        if self.traits.batches_in_flight:
+            batches = _concurrent_batches(flags, speculation, asynchronous=asynchronous)
+        caching = flags.enable_prefix_caching
+        if caching is None:  # engine/arg_utils.py: default_prefix_caching
+            caching = self.traits.hybrid_prefix_caching or not _has(model, State)
+        model_bytes = element_bytes(flags.dtype)
+        sm100 = is_sm100(device_name)
+        dtype = kv_format(model, flags, sm100=sm100)
+        conv = state_bytes(flags.mamba_cache_dtype, model_bytes, "--mamba-cache-dtype")
+        matrix = 0
+        if flags.mamba_ssm_cache_dtype not in ("auto", ""):
+            matrix = state_bytes(flags.mamba_ssm_cache_dtype, model_bytes, "--mamba-ssm-cache-dtype")
+        settings = Settings(
+            max_model_len=Tokens(length),
+            auto_length=auto,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=Tokens(tokens),
+            max_in_flight_tokens=Tokens(batches * tokens),
+            block_size=Tokens(0),
+            kv_cache_dtype=dtype,
+            kv_element_bytes=Bytes(common_element_bytes(dtype, model_bytes)),
+            element_bytes=Bytes(model_bytes),
+            tensor_parallel_size=flags.tensor_parallel_size,
+            pipeline_parallel_size=flags.pipeline_parallel_size,
+            gpu_memory_utilization=(
+                self.traits.gpu_memory_utilization
+                if flags.gpu_memory_utilization is None
+                else flags.gpu_memory_utilization
+            ),
+            async_scheduling=asynchronous,
+            num_gpu_blocks_override=flags.num_gpu_blocks_override,
+            decode_context_parallel_size=flags.decode_context_parallel_size,
+            prefix_caching=caching,
+            enforce_eager=flags.enforce_eager,
+            hybrid_manager=(
+                self.traits.hybrid_groups
+                and (self.traits.chunked_groups or not _has_chunks(model))
+                and not flags.disable_hybrid_kv_cache_manager
+                and not _turns_off_hybrid(model, speculation)
+            ),
+            speculation=speculation,
+            conv_state_bytes=Bytes(conv),
+            matrix_state_bytes=Bytes(matrix),
+            defaults_known=device_memory > 0 or flags.max_num_seqs is not None,
+            pp_layer_partition=flags.pp_layer_partition,
+            sm100=sm100,
+        )
+        block_size = block_size_of(model, self._ranks(settings), flags.block_size)
+        return settings._replace(block_size=Tokens(block_size))
+
+    def usable_memory(self, total: int, settings: Settings) -> Bytes:
+        """Share of the TOTAL memory that the engine may use (v1 worker utils.py: request_memory)."""
+        return Bytes(ceil(total * settings.gpu_memory_utilization))
+
+    def cache_memory(self, total: int, taken: Taken, settings: Settings) -> int:
+        """v1 worker gpu_worker.py: determine_available_memory; CUDA graphs are taken off before sizing since 0.20."""
+        if not self.traits.graphs_before_pool:
+            taken = taken._replace(cuda_graphs=0)
+        return self.usable_memory(total, settings) - sum(taken)
+
+    def stages(self, model: Model, settings: Settings) -> tuple[Stage, ...]:
+        """Pipeline stages in order, each with the groups of one tensor-parallel rank."""
+        bounds = _stage_bounds(len(model.layers), settings)
+        layouts = stage_layouts(
+            model, settings, self._ranks(settings), bounds, near_equal=self.traits.near_equal_groups
+        )
+        return tuple(Stage(first, end, layout) for (first, end), layout in zip(bounds, layouts, strict=True))
+
+    def pool(self, model: Model, settings: Settings, stages: Sequence[Stage], available: Sequence[int]) -> Pool:
+        """The pool when stage `i` has `available[i]` bytes for it: every rank uses the smallest number of blocks."""
+        counts = [
+            whole_blocks(max(0, space), stage.layout.bytes_per_block)
+            for stage, space in zip(stages, available, strict=True)
+        ]
+        tightest = counts.index(min(counts))
+        layout = stages[tightest].layout
+        blocks = counts[tightest]
+        if settings.num_gpu_blocks_override is not None:
+            blocks = Blocks(settings.num_gpu_blocks_override)
+        usable = Blocks(max(0, blocks - (NULL_BLOCKS if self.traits.null_block else 0)))
+        limit = model.longest_given or max(settings.max_model_len, blocks * settings.block_size)
+        largest = layout.largest_length(usable if self.traits.checks_usable_blocks else blocks, limit)
+        length = settings.max_model_len
+        if settings.auto_length:  # v1/core/kv_cache_utils.py: _auto_fit_max_model_len
+            length = Tokens(max(1, min(length, largest)))
+        need = layout.blocks_for(length)
+        concurrency = blocks / need  # v1/core/kv_cache_utils.py: get_max_concurrency_for_kv_cache_config
+        return Pool(
+            stage=tightest,
+            num_blocks=blocks,
+            usable_blocks=usable,
+            bytes=Bytes(blocks * layout.bytes_per_block),
+            max_model_len=length,
+            blocks_per_request=need,
+            tokens=_tokens(layout, blocks) if self.traits.tokens_per_group else int(concurrency * length),
+            concurrency=concurrency,
+            largest_max_model_len=largest,
+            checked_blocks=usable if self.traits.checks_usable_blocks else blocks,
+        )
+
+    def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
+        """Everything that would stop the start, in the order in which the engine would meet it."""
+        found = architecture_refusals(model, self.memory_version)
+        found += refusals_of(model, settings, stages, pool)
+        if self.traits.whole_model_check and len(stages) > 1:
+            whole = self.stages(model, settings._replace(pipeline_parallel_size=1, pp_layer_partition=None))
+            found = [refusal for refusal in found if refusal.code != "max_model_len_too_large"]
+            found += whole_model_refusals(whole[0].layout, pool)
+        return found
+
+    def log_line(self, settings: Settings, pool: Pool) -> str:
+        """v1/core/kv_cache_utils.py: update_kv_cache_capacity."""
+        return (
+            f"GPU KV cache size: {pool.tokens:,} tokens, Maximum concurrency for {pool.max_model_len:,} tokens per "
+            f"request: {pool.concurrency:.2f}x"
+        )
+
+    def _ranks(self, settings: Settings) -> Ranks:
+        speculation = settings.speculation
+        return Ranks(
+            tensor_parallel=settings.tensor_parallel_size,
+            block_size=settings.block_size,
+            kv_format=settings.kv_cache_dtype,
+            model_bytes=settings.element_bytes,
+            conv_bytes=settings.conv_state_bytes,
+            matrix_bytes=settings.matrix_state_bytes,
+            speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            aligned=settings.prefix_caching,
+            max_model_len=settings.max_model_len,
+            batched_tokens=settings.max_num_batched_tokens,
+            sm100=settings.sm100,
+            aligned_states=self.traits.aligned_states,
+            checkpoint_states=self.traits.checkpoint_states,
+        )
+
+
+def _tokens(layout: Layout, blocks: int) -> int:
+    """The log line up to 0.20: (blocks // groups) x the smallest block."""
+    return blocks // len(layout.groups) * min(group.block_size for group in layout.groups)
+
+
+def _speculation(model: Model, flags: EngineFlags) -> Speculation | None:
+    """The method by its present name, with the draft that it needs."""
+    asked = flags.speculation
+    if asked is None:
+        return None
+    method = "mtp" if asked.method.endswith("_mtp") else asked.method
+    if method in _WITHOUT_CACHE:
+        return asked._replace(method=method, draft=None)
+    if method == "mtp":
+        if asked.draft is None and not model.draft_layers:
+            raise UnsupportedError(
+                f"--speculative-config method mtp: {model.model_type} has no multi-token-prediction module that is "
+                "known here",
+                fix="give its draft model's folder as model, or leave --speculative-config out",
+            )
+        modules = len((asked.draft or model).draft_layers)
+        # config/speculative.py: use_multi_module_mtp
+        return asked._replace(method=method, modules=min(modules or 1, asked.num_speculative_tokens))
+    if method in ("eagle", "eagle3", "draft_model", "dflash", "dspark"):
+        if asked.draft is None:
+            raise BadValueError(
+                f"--speculative-config method {method} needs a draft model", fix='add "model": "FOLDER" to it'
+            )
+        return asked._replace(method=method)
+    raise UnsupportedError(
+        f"--speculative-config: method {method[:40]!r} is unknown",
+        fix=f"use one of {', '.join((*_WITHOUT_CACHE, 'mtp', 'eagle', 'eagle3', 'draft_model', 'dflash', 'dspark'))}",
+    )
+
+
+def _concurrent_batches(flags: EngineFlags, speculation: Speculation | None, *, asynchronous: bool) -> int:
+    """config/vllm.py: max_concurrent_batches; the V1 runner only for what V2 lacks."""
+    stages = flags.pipeline_parallel_size
+    if not asynchronous:
+        return stages
+    if speculation is not None and speculation.method in _V1_RUNNER:
+        return 2 if stages == 1 else stages
+    return stages + 1
+
+
+def _turns_off_hybrid(model: Model, speculation: Speculation | None) -> bool:
+    """config/vllm.py: chunked local attention beside a draft that reads the target's states."""
+    if speculation is None or speculation.method not in _WITH_TARGET_STATES:
+        return False
+    return _has_chunks(model)
+
+
+def _has_chunks(model: Model) -> bool:
+    return any(isinstance(c, Attention) and c.chunk for layer in model.layers for c in layer.caches)
+
+
+def _has(model: Model, kind: type) -> bool:
+    return any(isinstance(cache, kind) for layer in model.layers for cache in layer.caches)
+
+
+def _batch_defaults(
+    traits: Traits, flags: EngineFlags, length: int, device_memory: int, device_name: str
+) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs), engine/arg_utils.py: _set_default_max_num_seqs_and_batched_tokens_..."""
+    small = traits.a100_is_small and "a100" in device_name.lower() and device_memory < _LARGE_DEVICE
+    memory = 0 if small else device_memory
+    tokens, seqs = next((tokens, seqs) for floor, tokens, seqs in traits.batch_defaults if memory >= floor)
+    seqs = flags.max_num_seqs or seqs
+    tokens = flags.max_num_batched_tokens or min(seqs * length, tokens)
+    return tokens, flags.max_num_seqs or min(seqs, tokens)
+
+
+def _stage_bounds(layers: int, settings: Settings) -> list[tuple[int, int]]:
+    """(first, end) of each stage, distributed/utils.py: get_pp_indices: extra layers go to stages before the last."""
+    stages = settings.pipeline_parallel_size
+    sizes = list(settings.pp_layer_partition or ())
+    if not sizes:
+        sizes = [layers // stages] * stages
+        for back in range(2, layers % stages + 2):
+            sizes[-back] += 1
+    if len(sizes) != stages or sum(sizes) != layers or min(sizes) < 1:
+        raise BadValueError(
+            f"VLLM_PP_LAYER_PARTITION {','.join(map(str, sizes))[:60]} does not share {layers} layers out over "
+            f"{stages} pipeline stages",
+            fix=f"{stages} numbers that add up to {layers}",
+        )
+    bounds, first = [], 0
+    for size in sizes:
+        bounds.append((first, first + size))
+        first += size
+    return bounds

@@ -1,0 +1,125 @@
+"""What older versions of vLLM did differently.
+
+The rule itself is that of 0.32, read in its source. Older ones are told apart by the traits below. From 0.8.5 on each
+trait was read in the released sources of the version where it changed and of the one before (files named beside the
+trait); what is older rests on public start-up logs and issues of vllm-project/vllm.
+"""
+
+from typing import NamedTuple
+
+from kvbudget.errors import UnsupportedError
+
+NEWEST = (0, 32)
+_NEWEST_PATCH = 999  # "0.20" is the last patch of 0.20
+_GIB = 1024**3
+
+
+class Traits(NamedTuple):
+    """How a version and those after it differ from 0.32. `since`: the first version that they hold for.
+
+    `null_block`: block 0 is never given out. `checks_usable_blocks`: the start check leaves the null block out
+    (#47272, 0.29); before, a request that needs the very last block started and hung. `hybrid_groups`: layers of
+    different kinds have groups of their own (0.9.1); before, every layer kept all tokens. `chunked_groups`: those of
+    chunked local attention too (0.14; between 0.10.1 and 0.13 only with an environment variable, before not at all).
+    `near_equal_groups`: kinds that differ by less than half in number share the larger group size (0.12).
+    `tokens_per_group`: the log prints blocks // groups x block size (up to 0.20.0, #43308) instead of concurrency x
+    max_model_len. `batches_in_flight`: a sliding window keeps the tokens of all batches in flight (#47728, 0.26),
+    before of one. `graphs_before_pool`: CUDA graphs are taken off before the pool is sized (0.20).
+    `async_scheduling`: on by default (0.14). `hybrid_prefix_caching`: models with recurrent states have prefix caching
+    on by default (0.28). `aligned_states`: with prefix caching such a model keeps two states (0.15), before one for
+    each block of the longest request. `checkpoint_states`: and Mamba-2 one more at a prefill checkpoint (0.29).
+    `whole_model_check`: under pipeline parallelism the start check held the smallest stage's memory against all layers
+    (#34076, 0.14 to 0.16). `profiles_whole_prompt`: without chunked prefill the activation is that of a prompt of
+    max_model_len (#10517). `batch_defaults`: of the API server, as (from this much device memory, batched tokens,
+    sequences). `a100_is_small`: an A100 gets the defaults of small cards (0.9).
+    """
+
+    since: tuple[int, int, int]
+    null_block: bool = True
+    checks_usable_blocks: bool = True
+    hybrid_groups: bool = True
+    chunked_groups: bool = True
+    near_equal_groups: bool = True
+    tokens_per_group: bool = False
+    batches_in_flight: bool = True
+    graphs_before_pool: bool = True
+    async_scheduling: bool = True
+    hybrid_prefix_caching: bool = True
+    aligned_states: bool = True
+    checkpoint_states: bool = True
+    whole_model_check: bool = False
+    profiles_whole_prompt: bool = False
+    gpu_memory_utilization: float = 0.92
+    batch_defaults: tuple[tuple[int, int, int], ...] = (
+        (160 * _GIB, 16384, 1024), (70 * _GIB, 8192, 1024), (0, 2048, 256)
+    )  # fmt: skip
+    a100_is_small: bool = True
+    exact: bool = False
+
+
+_PRESENT = Traits((0, 32, 0), exact=True)
+# v1/core/kv_cache_utils.py: get_kv_cache_configs takes one block off from here on; v1/kv_cache_interface.py:
+# MambaSpec.num_prefill_checkpoint_blocks
+_0_29 = Traits((0, 29, 0))
+# engine/arg_utils.py: default_prefix_caching no longer excludes hybrids; the row for 160 GiB and more
+_0_28 = _0_29._replace(since=(0, 28, 0), checks_usable_blocks=False, checkpoint_states=False)
+# config/vllm.py: max_in_flight_tokens appears; v1/kv_cache_interface.py takes it
+_0_26 = _0_28._replace(
+    since=(0, 26, 0), hybrid_prefix_caching=False, batch_defaults=((70 * _GIB, 8192, 1024), (0, 2048, 256))
+)
+# v1/core/kv_cache_utils.py: "GPU KV cache size" from the concurrency; 0.20.0 still from blocks // groups
+_0_20_1 = _0_26._replace(since=(0, 20, 1), batches_in_flight=False)
+# config/cache.py: 0.92; envs.py: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS on (present but off in 0.18 and 0.19)
+_0_20 = _0_20_1._replace(since=(0, 20, 0), tokens_per_group=True)
+# v1/core/kv_cache_utils.py: _project_kv_cache_groups_to_worker, checks stage by stage
+_0_17 = _0_20._replace(since=(0, 17, 0), graphs_before_pool=False, gpu_memory_utilization=0.9)
+# config/cache.py: mamba_cache_mode
+_0_15 = _0_17._replace(since=(0, 15, 0), whole_model_check=True)
+# config/vllm.py: async scheduling None means on; envs.py: VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE on
+_0_14 = _0_15._replace(since=(0, 14, 0), aligned_states=False)
+_0_12 = _0_14._replace(since=(0, 12, 0), async_scheduling=False, chunked_groups=False, whole_model_check=False)
+_0_9_1 = _0_12._replace(since=(0, 9, 1), near_equal_groups=False)  # v1/core/kv_cache_coordinator.py appears
+_0_9 = _0_9_1._replace(since=(0, 9, 0), hybrid_groups=False)
+_0_8 = _0_9._replace(since=(0, 8, 0), a100_is_small=False)  # the V1 engine is the default
+# The V0 engine: no null block; 256 sequences, and 2,048 batched tokens or a whole prompt
+_V0 = _0_8._replace(
+    since=(0, 4, 0), null_block=False, profiles_whole_prompt=True, batch_defaults=((0, 2048, 256),)
+)  # fmt: skip
+_ALL = (
+    _PRESENT, _0_29, _0_28, _0_26, _0_20_1, _0_20, _0_17, _0_15, _0_14, _0_12, _0_9_1, _0_9, _0_8, _V0
+)  # fmt: skip
+
+
+def traits_of(version: str) -> Traits:
+    """The traits of `version` ("0.19", "0.19.1rc1", "0.20.0"); "" is the newest that is known.
+
+    A version without a patch number is the last patch. Raises UnsupportedError.
+    """
+    if not version:
+        return _PRESENT
+    asked = _numbers(version)
+    if asked is None or asked[:2] > NEWEST or asked < _V0.since:
+        raise UnsupportedError(
+            f"--engine vllm@{version[:20]}: its pool rule is not known; known are {_V0.since[0]}.{_V0.since[1]} to "
+            f"{NEWEST[0]}.{NEWEST[1]}, and pools of other versions differ",
+            fix=f"use --engine vllm@{NEWEST[0]}.{NEWEST[1]} or the version that you run",
+        )
+    return next(traits for traits in _ALL if asked >= traits.since)
+
+
+def _numbers(version: str) -> tuple[int, int, int] | None:
+    """(0, 19, 1) of `v0.19.1rc1`; None for what is no version."""
+    parts = version.removeprefix("v").split(".")
+    if len(parts) < 2 or not all(_plain(part) for part in parts[:2]):
+        return None
+    patch = _NEWEST_PATCH
+    if len(parts) > 2:
+        digits = parts[2][: next((i for i, c in enumerate(parts[2]) if not "0" <= c <= "9"), len(parts[2]))]
+        if not _plain(digits):
+            return None
+        patch = int(digits)
+    return int(parts[0]), int(parts[1]), patch
+
+
+def _plain(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 3

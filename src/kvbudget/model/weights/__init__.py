@@ -1,0 +1,1 @@
+"""How many weights a model has, matrix by matrix, and how many bytes of them one rank holds."""

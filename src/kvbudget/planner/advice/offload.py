@@ -1,0 +1,181 @@
+"""What if the cache lay elsewhere, or kept less? Tiers of memory and compression, apart from the admission budget.
+
+Nothing here changes a ceiling: an engine that runs without these features holds what the plan says. Eviction and
+compression decide what is kept of a request that runs; admission decides how many may begin. Figures are computed from
+the plan's bytes; what it costs in quality must be measured on one's own tasks.
+"""
+
+from collections.abc import Sequence
+from math import floor
+from typing import NamedTuple
+
+from kvbudget.errors import BadValueError
+from kvbudget.planner.advice.roofline import Range, prefill_s
+from kvbudget.planner.nested import document
+from kvbudget.planner.request import Plan
+from kvbudget.units import GIB, Bytes, Tokens, format_size
+
+
+class Medium(NamedTuple):
+    """Somewhere to put blocks: `capacity_bytes` for each rank, `bytes_per_s` each way between it and the card."""
+
+    name: str
+    capacity_bytes: int
+    bytes_per_s: float
+    source: str = "given"
+
+
+# Effective rates of common links: PCIe 4.0 x16 pinned copies reach about 25 GB/s, a PCIe 4.0 NVMe disk reads about 6.
+USUAL_MEDIA = (
+    Medium("cpu", 64 * GIB, 25e9, "estimated"),
+    Medium("disk", 1024 * GIB, 6e9, "estimated"),
+)
+
+
+class Tier(NamedTuple):
+    """`requests` of `tokens` tokens that the medium keeps; `move_s`: seconds to bring one back, `recompute_s` to
+    prefill it again instead; `worth_it`: moving is quicker even in the best case of recomputing; None: not known."""
+
+    medium: str
+    capacity_bytes: int
+    requests: int
+    move_s: float
+    recompute_s: Range | None
+    worth_it: bool | None
+    source: str
+
+
+class Compressed(NamedTuple):
+    """A cache that keeps less. Bytes of one more token on one rank, and the tokens and requests (of max_model_len) that
+    the same pool bytes would hold; `times`: against today."""
+
+    name: str
+    bytes_per_token: float
+    tokens: int
+    requests: int
+    times: float
+    quality: str
+
+
+class Offload(NamedTuple):
+    """What-ifs beside the plan, never added to it."""
+
+    tokens: Tokens
+    tiers: tuple[Tier, ...]
+    compressed: tuple[Compressed, ...]
+
+
+def offload_of(plan: Plan, tokens: int | None = None, media: Sequence[Medium] = USUAL_MEDIA) -> Offload:
+    """`tokens`: length of one request, max_model_len where not given."""
+    length = tokens or plan.pool.max_model_len
+    size = plan.stage.layout.bytes_for(length)
+    again = prefill_s(plan, length)
+    tiers = [Tier("gpu", plan.pool.bytes, plan.pool.usable_blocks // plan.stage.layout.blocks_for(length), 0.0, again,
+                  True if again else None, plan.memory.kv.source)]  # fmt: skip
+    for medium in media:
+        if not medium.bytes_per_s > 0:
+            raise BadValueError(f"{medium.name}: {medium.bytes_per_s} bytes/s is not a rate", fix="give more than 0")
+        move = size / medium.bytes_per_s
+        tiers.append(
+            Tier(
+                medium.name,
+                medium.capacity_bytes,
+                medium.capacity_bytes // size,
+                move,
+                again,
+                None if again is None else move < again.low,
+                medium.source,
+            )
+        )
+    return Offload(Tokens(length), tuple(tiers), compressions_of(plan))
+
+
+def compressions_of(plan: Plan) -> tuple[Compressed, ...]:
+    """Precision, folding of layers, and eviction, each alone."""
+    bits = 8 * plan.settings.kv_element_bytes
+    found = [_compressed(plan, f"as planned ({bits} bits)", 1.0, "none")]
+    for narrow in (8, 4, 2):
+        if narrow < bits:
+            kept = quantised_element_bytes(narrow, 64) / plan.settings.kv_element_bytes
+            harm = {8: "small", 4: "measure it", 2: "large without a method made for it"}[narrow]
+            found.append(_compressed(plan, f"int{narrow}, a 16-bit scale and zero for 64 values", kept, harm))
+    found += [
+        _compressed(plan, f"{folded} layers share one cache", 1 / folded, "the model must be trained so")
+        for folded in (2, 4)
+    ]
+    found += [
+        _compressed(plan, f"eviction keeps {kept:.0%} of the tokens", kept, "loses what was evicted")
+        for kept in (0.5, 0.25)
+    ]
+    return tuple(found)
+
+
+def quantised_element_bytes(bits: int, group: int, scale_bits: int = 16, zero_bits: int = 16) -> float:
+    """Bytes of one stored value with `bits` bits, and a scale and a zero for every `group` values."""
+    return (bits + (scale_bits + zero_bits) / group) / 8
+
+
+def head_budgets(weights: Sequence[float], tokens: int, least_share: float = 0.2) -> tuple[int, ...]:
+    """Share `tokens` kept tokens (of one layer, all heads together) out over heads by how much they need.
+
+    Heads whose attention is spread widely need more than heads that look at few places; equal shares waste on the
+    second what the first lack (Ada-KV, arXiv 2407.11550). `weights`: need of each head, any unit, at least 0.
+    `least_share`: part of the total that is dealt equally first, so that no head goes empty. The sum is exactly
+    `tokens`; what rounding leaves goes to the largest remainders. Raises BadValueError.
+    """
+    if not weights or min(weights) < 0 or tokens < 0 or not 0 <= least_share <= 1:
+        raise BadValueError("head budgets: need weights of at least 0, tokens of at least 0, a share from 0 to 1")
+    whole = sum(weights)
+    equal = tokens * least_share / len(weights)
+    rest = tokens * (1 - least_share)
+    wanted = [equal + (rest * weight / whole if whole else rest / len(weights)) for weight in weights]
+    budgets = [floor(share) for share in wanted]
+    order = sorted(range(len(wanted)), key=lambda head: (budgets[head] - wanted[head], head))
+    for head in order[: tokens - sum(budgets)]:
+        budgets[head] += 1
+    return tuple(budgets)
+
+
+def _compressed(plan: Plan, name: str, kept: float, quality: str) -> Compressed:
+    """States that do not grow with the length stay as they are: only what grows is compressed."""
+    layout, pool = plan.stage.layout, plan.pool
+    length = pool.max_model_len
+    constant = sum(content.constant_bytes for content in layout.stored)
+    growing = layout.bytes_for(length) - constant
+    request = constant + growing * kept
+    today = layout.bytes_for(length)
+    times = today / request if request else 1.0
+    return Compressed(
+        name,
+        layout.bytes_per_token * kept,
+        int(pool.tokens * times),
+        int(pool.usable_blocks * times) // pool.blocks_per_request if pool.blocks_per_request else 0,
+        times,
+        quality,
+    )
+
+
+def offload_json(offload: Offload) -> dict[str, object]:
+    """Under the key "offload" of kvbudget.plan/1."""
+    return document(offload) | {"in_admission_budget": False}
+
+
+def offload_lines(offload: Offload) -> list[str]:
+    """For people."""
+    lines = ["what if, not in the ceilings above:"]
+    for tier in offload.tiers:
+        line = (
+            f"{tier.medium}: {format_size(Bytes(tier.capacity_bytes))} ({tier.source}) keep {tier.requests:,} "
+            f"requests of {offload.tokens:,} tokens"
+        )
+        if tier.move_s:
+            line += f", back in {tier.move_s:.2f} s"
+            if tier.recompute_s is not None:
+                line += f" against {tier.recompute_s.low:.2f} to {tier.recompute_s.high:.2f} s of prefill (estimated)"
+        lines.append(line)
+    lines += [
+        f"{one.name}: {one.bytes_per_token:,.0f} B a token, {one.tokens:,} tokens, {one.times:.2f} times; quality: "
+        f"{one.quality}"
+        for one in offload.compressed
+    ]
+    return lines

@@ -1,0 +1,257 @@
+"""Decides the largest or smallest value of one input that still carries what is wanted, by planning again and again.
+
+Every answer is checked by the plan itself. Capacity is not always monotone in an input (a longer context may change
+block sizes, more pipeline stages may leave one stage with more layers), so after halving an interval the search looks
+at a few values beyond its answer and goes on from there. No search makes more than MOST_PLANS plans.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kvbudget.errors import InputError
+from kvbudget.planner.build import make_plan
+from kvbudget.planner.request import Plan, PlanRequest
+from kvbudget.planner.workload.margin import NO_MARGIN, Margin
+from kvbudget.units import Bytes
+
+MOST_PLANS = 96
+MOST_GPUS = 64
+_UTILISATION_STEPS = 100
+_LARGEST_SEQS = 65536
+# Errors that say that a wish was missed or that cards are missing, not that the engine would not start.
+_TOO_FEW_STATES = "max_num_seqs_beyond_states"
+_WISHES = frozenset({"below_target_concurrency", "too_few_gpus"})
+
+
+class Solved(NamedTuple):
+    """`value` is None where nothing in the range will do. `plan` is the plan with it, `plans` the number made."""
+
+    value: int | float | None
+    plan: Plan | None
+    plans: int
+    note: str = ""
+
+
+class Wish(NamedTuple):
+    """`concurrency` requests of `length` tokens at once (0: of max_model_len), with `margin` of the pool kept back."""
+
+    concurrency: int = 1
+    length: int = 0
+    margin: Margin = NO_MARGIN
+
+
+ONE_FULL = Wish()
+
+
+def capacity(plan: Plan, wish: Wish) -> int:
+    """Requests of the wished length that the plan's pool holds at once, whatever max_num_seqs says."""
+    usable = plan.pool.usable_blocks - wish.margin.of(plan.pool.usable_blocks)
+    blocks = plan.stage.layout.blocks_for(min(wish.length or plan.pool.max_model_len, plan.pool.max_model_len))
+    return max(0, usable) // blocks
+
+
+def planned(request: PlanRequest, concurrency: int = 1) -> Plan:
+    """The plan; where a recurrent model has fewer states than the engine's own default of max_num_seqs, that with
+    as many as there are, but no fewer than `concurrency`: nobody asked for the default. Raises as make_plan does."""
+    plan = make_plan(request)
+    if request.flags.max_num_seqs is not None or not any(f.code == _TOO_FEW_STATES for f in plan.findings):
+        return plan
+    seqs = int(plan.pool.num_blocks)
+    while seqs >= max(1, concurrency):
+        lower = make_plan(_with_flags(request, max_num_seqs=seqs))
+        if not any(finding.code == _TOO_FEW_STATES for finding in lower.findings):
+            return lower
+        seqs = min(seqs - 1, lower.pool.num_blocks)
+    return plan
+
+
+def starts(plan: Plan) -> bool:
+    """Whether the engine would start, whatever is wished of it."""
+    return not any(finding.severity == "error" and finding.code not in _WISHES for finding in plan.findings)
+
+
+def carries(plan: Plan, wish: Wish) -> bool:
+    """Whether the engine starts, takes that length, and holds so many at once."""
+    return (
+        starts(plan)
+        and plan.pool.max_model_len >= wish.length
+        and min(capacity(plan, wish), plan.settings.max_num_seqs) >= wish.concurrency
+    )
+
+
+def largest_max_model_len(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
+    """Largest --max-model-len with which `wish.concurrency` requests of full length (or of `wish.length`) fit."""
+    model = request.model
+    longest = model.longest_given or model.max_model_len
+
+    def at(length: int) -> PlanRequest:
+        return _with_flags(request, max_model_len=length)
+
+    return _Search(at, wish).largest(max(1, wish.length), longest, "longer than config.json allows")
+
+
+def largest_max_num_seqs(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
+    """Largest --max-num-seqs that the pool carries with every request at `wish.length`."""
+
+    def at(seqs: int) -> PlanRequest:
+        return _with_flags(request, max_num_seqs=seqs)
+
+    return _Search(at, wish, lambda seqs, wish: wish._replace(concurrency=seqs)).largest(1, _LARGEST_SEQS)
+
+
+def largest_concurrency(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
+    """Requests of `wish.length` at once with the request as it is: min(pool, max_num_seqs)."""
+    search = _Search(lambda _: request, wish)
+    plan = search.plan_at(0)
+    if plan is None or not starts(plan):
+        return Solved(None, plan, search.plans, search.refused or "the engine would not start")
+    return Solved(min(capacity(plan, wish), plan.settings.max_num_seqs), plan, search.plans)
+
+
+def smallest_gpu_memory_utilization(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
+    """Smallest --gpu-memory-utilization, in hundredths, that carries the wish."""
+    if request.kv_cache_memory is not None or request.flags.num_gpu_blocks_override is not None:
+        return Solved(None, None, 0, "the pool is given, the share of the card decides nothing")
+
+    def at(hundredths: int) -> PlanRequest:
+        return _with_flags(request, gpu_memory_utilization=hundredths / _UTILISATION_STEPS)
+
+    found = _Search(at, wish).smallest(1, _UTILISATION_STEPS)
+    return found if found.value is None else found._replace(value=found.value / _UTILISATION_STEPS)
+
+
+def smallest_kv_cache_memory(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
+    """Smallest --kv-cache-memory-bytes per GPU that carries the wish; a whole number of blocks."""
+    base = _with_flags(request, num_gpu_blocks_override=None, max_num_seqs=_seqs(request, wish))
+
+    def pool_of(size: int) -> PlanRequest:
+        return base._replace(kv_cache_memory=Bytes(size))
+
+    probe = _Search(pool_of, wish).plan_at(2**50)  # a pool for anything: only its layout is asked
+    if probe is None:
+        return Solved(None, None, 1, "no plan with a given pool")
+    layout = probe.stage.layout
+    size = layout.bytes_per_block
+    needed = layout.blocks_for(wish.length or probe.pool.max_model_len) * wish.concurrency
+    # What the layout says is enough on one stage with one null block; more is looked at where it is not.
+    enough = int((needed + wish.margin.blocks) / (1 - wish.margin.fraction)) + 2
+    found = _Search(lambda blocks: pool_of(blocks * size), wish).smallest(1, enough, 2 * enough, 8 * enough)
+    return found if found.value is None else found._replace(value=int(found.value) * size, plans=found.plans + 1)
+
+
+def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MOST_GPUS) -> Solved:
+    """Fewest cards of the request's kind for one engine: tensor parallel sizes that divide the attention heads, with
+    as many pipeline stages as needed; fewer stages first, they cost no bubbles."""
+    heads, layers = request.model.attention_heads, len(request.model.layers)
+    splits = sorted(
+        (tensor * stages, stages, tensor)
+        for tensor in range(1, min(heads, most_gpus) + 1)
+        if heads % tensor == 0
+        for stages in range(1, min(layers, most_gpus // tensor) + 1)
+        if stages & (stages - 1) == 0
+    )
+    base = _with_flags(request._replace(gpus=None), max_num_seqs=_seqs(request, wish))
+    plans, refused = 0, ""
+    for total, stages, tensor in splits[:MOST_PLANS]:
+        search = _Search(
+            lambda _, stages=stages, tensor=tensor: _with_flags(  # type: ignore[misc]
+                base, tensor_parallel_size=tensor, pipeline_parallel_size=stages
+            ),
+            wish,
+        )
+        plans += 1
+        plan = search.plan_at(0)
+        if plan is not None and carries(plan, wish):
+            return Solved(total, plan, plans, f"-tp {tensor} -pp {stages}")
+        refused = search.refused or refused
+    return Solved(None, None, plans, refused or f"not on {most_gpus} cards")
+
+
+class _Search:
+    """Plans along one input, counted. `wish_at` lets the wish follow the value."""
+
+    def __init__(
+        self,
+        request_at: Callable[[int], PlanRequest],
+        wish: Wish,
+        wish_at: Callable[[int, Wish], Wish] = lambda _, wish: wish,
+    ) -> None:
+        self._request_at = request_at
+        self._wish = wish
+        self._wish_at = wish_at
+        self.plans = 0
+        self.refused = ""
+
+    def plan_at(self, value: int) -> Plan | None:
+        """None where it cannot be planned at all; `refused` says why."""
+        self.plans += 1
+        try:
+            return planned(self._request_at(value), self._wish.concurrency)
+        except InputError as error:
+            self.refused = str(error)
+            return None
+
+    def largest(self, low: int, high: int, beyond: str = "") -> Solved:
+        """The largest value in low..high that carries the wish."""
+        if self._good(high):
+            return self._solved(high, beyond)
+        if high <= low or not self._good(low):
+            return self._solved(self._any(low, high), "")
+        good, bad, note = low, high, ""
+        while self.plans < MOST_PLANS:
+            good = self._halved(good, bad)
+            higher = self._any(good + 1, high)
+            if higher is None:
+                break
+            good, bad, note = higher, high, "not monotone: a smaller value than this fails as well"
+        return self._solved(good, note)
+
+    def smallest(self, low: int, *highs: int) -> Solved:
+        """The smallest value from `low` to the first of `highs` that carries the wish."""
+        high = next((value for value in highs if self._good(value)), None)
+        if high is None:
+            high = self._any(low, highs[-1])
+        if high is None:
+            return self._solved(None, "")
+        bad, good = low - 1, high
+        while good - bad > 1 and self.plans < MOST_PLANS:
+            middle = (bad + good) // 2
+            bad, good = (bad, middle) if self._good(middle) else (middle, good)
+        for below in (good - 2, good - good // 16, good // 2):
+            if low <= below < good and self.plans < MOST_PLANS and self._good(below):
+                return self._solved(below, "not monotone: a larger value than this fails")
+        return self._solved(good, "")
+
+    def _halved(self, good: int, bad: int) -> int:
+        while bad - good > 1 and self.plans < MOST_PLANS:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if self._good(middle) else (good, middle)
+        return good
+
+    def _any(self, low: int, high: int) -> int | None:
+        """A good value among a few between low and high, the larger first."""
+        width = high - low
+        for value in sorted({low + 1, low + 15, low + 255, low + width // 4, low + width // 2}, reverse=True):
+            if low <= value < high and self.plans < MOST_PLANS and self._good(value):
+                return value
+        return None
+
+    def _good(self, value: int) -> bool:
+        plan = self.plan_at(value)
+        return plan is not None and carries(plan, self._wish_at(value, self._wish))
+
+    def _solved(self, value: int | None, note: str) -> Solved:
+        if value is None:
+            return Solved(None, None, self.plans, self.refused or "no value in the range will do")
+        plan = self.plan_at(value)
+        return Solved(value, plan, self.plans, note)
+
+
+def _seqs(request: PlanRequest, wish: Wish) -> int | None:
+    """max_num_seqs as it is; more where the wish is more, so that it does not hide what memory would do."""
+    seqs = request.flags.max_num_seqs
+    return wish.concurrency if seqs is not None and seqs < wish.concurrency else seqs
+
+
+def _with_flags(request: PlanRequest, **changes: object) -> PlanRequest:
+    return request._replace(flags=request.flags._replace(**changes))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The budget as a reviewed file, and what moved away from it."""

@@ -1,0 +1,174 @@
+"""Decides the plan: asks the engine's rule, shares out the memory, and counts how many requests fit."""
+
+from kvbudget.engines.flags import Settings
+from kvbudget.engines.registry import engine_named
+from kvbudget.engines.rule import Engine, Pool
+from kvbudget.errors import BadValueError
+from kvbudget.planner.curve import whole_requests
+from kvbudget.planner.findings import findings_on
+from kvbudget.planner.memory import memory_of
+from kvbudget.planner.request import Ceilings, Finding, Memory, Plan, PlanRequest, TailWaste
+from kvbudget.pool.groups import Layout
+from kvbudget.units import Blocks, Tokens
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """The pool and its ceilings. Where the engine would refuse to start, `fits` is false and all numbers are there.
+
+    Raises InputError for what cannot be planned: unknown engine, contradicting flags, weights that nothing tells.
+    """
+    _check(request)
+    engine = engine_named(request.engine)
+    memory_bytes = request.gpu_memory or (request.gpu.memory_bytes if request.gpu else 0)
+    settings = engine.settle(request.model, request.flags, memory_bytes, request.gpu.name if request.gpu else "")
+    stages = engine.stages(request.model, settings)
+    memories = memory_of(request, engine, settings, stages)
+    pool = engine.pool(request.model, settings, stages, [memory.kv.bytes for memory in memories])
+    memory, layout = memories[pool.stage], stages[pool.stage].layout
+    if memory.kv.source == "computed" and not memory.total.bytes and not engine.needs_memory:
+        memory = memory._replace(kv=memory.kv._replace(bytes=pool.bytes))
+    ceilings, warnings = _ceilings(request, settings, layout, pool)
+    refusals = engine.refusals(request.model, settings, stages, pool)
+    findings = [Finding(r.code, "error", r.message, r.fix) for r in refusals]
+    if _beyond_the_card(memory):
+        fix = _split_that_fits(request, engine)
+        findings = [finding._replace(fix=fix) if finding.code == "no_kv_memory" else finding for finding in findings]
+    findings += findings_on(request, engine.name, settings, memory, ceilings) + warnings
+    return Plan(
+        request=request,
+        engine_name=engine.name,
+        engine_version=engine.version,
+        settings=settings,
+        stage=stages[pool.stage],
+        memory=memory,
+        pool=pool,
+        ceilings=ceilings,
+        findings=tuple(findings),
+        tail_waste=_tail_waste(request, layout, ceilings, pool.max_model_len),
+    )
+
+
+def _beyond_the_card(memory: Memory) -> bool:
+    """Whether nothing would be left for the cache even if the engine took the whole card."""
+    taken = memory.weights.bytes + memory.activation.bytes + memory.cuda_graphs.bytes + memory.non_torch.bytes
+    return memory.usable.bytes > 0 and memory.total.bytes <= taken
+
+
+def _split_that_fits(request: PlanRequest, engine: Engine) -> str:
+    """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice."""
+    ranks = 1
+    while ranks <= request.model.attention_heads:
+        if ranks > request.flags.tensor_parallel_size and _starts_with(request, engine, ranks):
+            return (
+                f"use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the weights; "
+                "a larger share of the card would not be enough"
+            )
+        ranks *= 2
+    return "quantise the weights, take a larger card or more pipeline stages: no number of ranks is enough"
+
+
+def _starts_with(request: PlanRequest, engine: Engine, ranks: int) -> bool:
+    request = request._replace(flags=request.flags._replace(tensor_parallel_size=ranks))
+    card = request.gpu
+    device = request.gpu_memory or (card.memory_bytes if card else 0)
+    settings = engine.settle(request.model, request.flags, device, card.name if card else "")
+    stages = engine.stages(request.model, settings)
+    available = [memory.kv.bytes for memory in memory_of(request, engine, settings, stages)]
+    return not engine.refusals(request.model, settings, stages, engine.pool(request.model, settings, stages, available))
+
+
+def _check(request: PlanRequest) -> None:
+    flags = request.flags
+    for flag, value in (
+        ("--tensor-parallel-size", flags.tensor_parallel_size),
+        ("--pipeline-parallel-size", flags.pipeline_parallel_size),
+        ("--decode-context-parallel-size", flags.decode_context_parallel_size),
+        ("--data-parallel-size", flags.data_parallel_size),
+        ("--block-size", flags.block_size),
+        ("--max-num-seqs", flags.max_num_seqs),
+        ("--max-num-batched-tokens", flags.max_num_batched_tokens),
+        ("--num-gpu-blocks-override", flags.num_gpu_blocks_override),
+        ("--micro-batch", flags.micro_batch),
+        ("--gpus", request.gpus),
+        ("--target-concurrency", request.target_concurrency),
+    ):
+        if value is not None and not 1 <= value <= 10**12:
+            raise BadValueError(f"{flag}: {value} is out of range", fix=f"{flag} is a whole number of at least 1")
+    utilization = flags.gpu_memory_utilization
+    if utilization is not None and not 0 < utilization <= 1:
+        raise BadValueError(f"--gpu-memory-utilization: {utilization} is out of range", fix="more than 0, at most 1")
+    length = flags.max_model_len
+    if length is not None and length != -1 and not 1 <= length <= 10**12:
+        raise BadValueError(f"--max-model-len: {length} is out of range", fix="at least 1, or auto")
+    if (request.prompt_lengths is None) != (request.output_lengths is None):
+        raise BadValueError(
+            "--prompt-lengths and --output-lengths belong together", fix="a request holds prompt and output at its end"
+        )
+
+
+def _ceilings(request: PlanRequest, settings: Settings, layout: Layout, pool: Pool) -> tuple[Ceilings, list[Finding]]:
+    """Whole requests at once, with the margin kept back."""
+    longest = pool.max_model_len
+    warnings: list[Finding] = []
+    lengths = []
+    for name, length in zip(("p50", "p95", "p99"), _percentiles(request, longest), strict=True):
+        if length > longest:
+            warnings.append(
+                Finding(
+                    "length_beyond_max_model_len",
+                    "warning",
+                    f"{name} requests of {length} tokens are longer than max_model_len {longest}: "
+                    "they would be refused or cut",
+                    "raise --max-model-len or shorten the requests",
+                )
+            )
+        lengths.append(Tokens(min(length, longest)))
+    kept = request.margin.of(pool.usable_blocks) if request.margin else Blocks(0)
+    full, p50, p95, p99 = (
+        whole_requests(layout, pool.usable_blocks - kept, settings.max_num_seqs, length, pool.most_requests)
+        for length in (longest, *lengths)
+    )
+    ceilings = Ceilings(
+        ceiling=full.requests,
+        limited_by=full.limited_by,
+        p50=p50.requests,
+        p95=p95.requests,
+        p99=p99.requests,
+        lengths=(lengths[0], lengths[1], lengths[2]),
+        margin_blocks=kept,
+    )
+    return ceilings, warnings
+
+
+def _percentiles(request: PlanRequest, longest: int) -> tuple[int, int, int]:
+    """Tokens of a whole request at p50, p95, p99: of the real ones; else of the given percentiles, prompt and output
+    added as if long prompts had long outputs; else the longest."""
+    if request.requests:
+        from kvbudget.planner.workload.lengths import SHARES, at_share
+
+        totals = sorted(prompt + output for prompt, output in request.requests)
+        p50, p95, p99 = (at_share(totals, share) for share in SHARES.values())
+        return p50, p95, p99
+    prompts, outputs = request.prompt_lengths, request.output_lengths
+    if prompts is None or outputs is None:
+        return longest, longest, longest
+
+    def at(name: str) -> int:
+        prompt, output = prompts.at(name), outputs.at(name)
+        return longest if prompt is None or output is None else max(1, prompt + output)
+
+    return at("p50"), at("p95"), at("p99")
+
+
+def _tail_waste(request: PlanRequest, layout: Layout, ceilings: Ceilings, longest: int) -> TailWaste:
+    """Of the real requests as the engine serves them (too long prompts refused, outputs ended), or of the median."""
+    totals: dict[int, int] = {}
+    for prompt, output in request.requests:
+        if prompt < longest:
+            total = min(prompt + output, longest)
+            totals[total] = totals.get(total, 0) + 1
+    totals = totals or {ceilings.lengths[0]: 1}
+    count = sum(totals.values())
+    empty = sum(layout.tail_waste(total) * often for total, often in totals.items())
+    filled = len(layout.growing) * sum(total * often for total, often in totals.items())
+    return TailWaste((2 * empty + count) // (2 * count), empty / (empty + filled) if empty else 0.0)

@@ -1,0 +1,1 @@
+"""Cards, and the memory that is neither weights nor pool."""

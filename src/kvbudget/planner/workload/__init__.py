@@ -1,0 +1,1 @@
+"""The lengths of real requests against the pool: ceilings, chances, stability, sharing."""

@@ -1,0 +1,92 @@
+"""Decides what differs when the same tokens come as few long or as many short requests."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+from kvbudget.planner.workload.lengths import at_share
+from kvbudget.planner.workload.stability import Service
+from kvbudget.pool.groups import Layout
+
+# A gate promises no longer wait than this in Retry-After.
+LONGEST_RETRY_AFTER_S = 120
+_FULL = 0.9
+
+
+class Split(NamedTuple):
+    """One row: the workload's requests, each `length_factor` times as long and that much rarer.
+
+    `blocks`: of all of them at their ends; `tokens` is the same in every row but for rounding. `drain_s`: seconds until
+    99 % of requests that start now have given their blocks back. `wait_s`: mean seconds between two that end, when
+    their starts are spread evenly. `retry_after_s`: the most that a refusal can have to promise: until the p99 request
+    ends, at most 120. `refusal_at_90`: chance that the next request does not fit while the pool is 90 % full.
+    `beyond`: share longer than max_model_len, refused whatever is free.
+    """
+
+    length_factor: float
+    requests: float
+    tokens: float
+    mean_tokens: float
+    blocks: float
+    drain_s: float
+    wait_s: float
+    retry_after_s: int
+    refusal_at_90: float
+    beyond: float
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"the same {self.tokens:,.0f} tokens as {self.requests:,.1f} requests of {self.mean_tokens:,.0f}: "
+            f"{self.blocks:,.0f} blocks, drained after {self.drain_s:,.1f} s, one ends every {self.wait_s:.3g} s, "
+            f"Retry-After up to {self.retry_after_s} s, refused at 90 % use: {self.refusal_at_90:.1%}"
+        )
+
+
+def splits_of(
+    layout: Layout,
+    requests: Sequence[tuple[int, int]],
+    service: Service,
+    *,
+    usable_blocks: int,
+    concurrency: int,
+    max_model_len: int,
+    factors: Sequence[float] = (16, 4, 1, 1 / 4, 1 / 16),
+) -> tuple[Split, ...]:
+    """Rows from few long to many short. `concurrency`: requests at once in the row of factor 1."""
+    free = max(0, usable_blocks) - int(_FULL * max(0, usable_blocks))
+    rows = []
+    for factor in factors:
+        sizes: Counter[tuple[int, int]] = Counter()
+        for prompt, output in requests:
+            sizes[max(1, round(prompt * factor)), max(1, round(output * factor))] += 1
+        count = len(requests)
+        blocks = refused = beyond = tokens = 0
+        stays: list[float] = []
+        for (prompt, output), often in sizes.items():
+            asked = layout.blocks_for(prompt + output)
+            tokens += (prompt + output) * often
+            blocks += asked * often
+            too_long = prompt + output > max_model_len
+            beyond += often if too_long else 0
+            refused += often if too_long or asked > free else 0
+            stays += [service.residence_s(prompt, output)] * often
+        at_once = concurrency / factor
+        # at_share works on whole numbers: milliseconds
+        drain_s = at_share(sorted(round(stay * 1000) for stay in stays), 0.99) / 1000
+        rows.append(
+            Split(
+                length_factor=factor,
+                requests=at_once,
+                tokens=tokens / count * at_once,
+                mean_tokens=tokens / count,
+                blocks=blocks / count * at_once,
+                drain_s=drain_s,
+                wait_s=sum(stays) / count / at_once if at_once else 0.0,
+                retry_after_s=min(LONGEST_RETRY_AFTER_S, ceil(drain_s)),
+                refusal_at_90=refused / count,
+                beyond=beyond / count,
+            )
+        )
+    return tuple(rows)

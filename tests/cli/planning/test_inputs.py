@@ -1,0 +1,151 @@
+"""What the flags mean together: a flag beats --command, and what a command says beside the plan is named."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbudget.cli.main import parser_of
+from kvbudget.cli.planning.inputs import Inputs, inputs_of
+from kvbudget.errors import BadValueError
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+COMPOSE = """\
+services:
+  llm:
+    image: vllm/vllm-openai:v0.32.0
+    command: --model ./model --max-model-len 8192 --tensor-parallel-size 2
+    deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, count: {count}, capabilities: [gpu]}}]}}}}}}
+  small:
+    image: vllm/vllm-openai:v0.32.0
+    command: --model ./model --max-model-len 1024
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+    return tmp_path / "model"
+
+
+def inputs(*words: str) -> Inputs:
+    args: argparse.Namespace = parser_of("plan").parse_args(list(words))
+    return inputs_of(args)
+
+
+def test_a_command_alone_says_model_engine_and_flags(model: Path) -> None:
+    found = inputs("--command", "vllm serve ./model --max-model-len 4096 -tp 4 --kv-cache-dtype fp8 --port 80")
+    request = found.request
+    assert (request.model.name, request.engine) == ("model", "vllm")
+    assert request.flags.max_model_len == 4096
+    assert (request.flags.tensor_parallel_size, request.flags.kv_cache_dtype) == (4, "fp8")
+    assert found.ignored == ("--port",)
+    assert found.notes == ()
+
+
+def test_a_flag_beats_the_command(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 16}))
+    line = "vllm serve ./model --max-model-len 4096 -tp 4 --enforce-eager --no-enable-prefix-caching"
+    request = inputs(
+        "other", "--command", line, "--max-model-len", "8k", "-tp", "1", "--enable-prefix-caching", "--engine",
+        "vllm@0.20",
+    ).request  # fmt: skip
+    assert (request.model.name, len(request.model.layers), request.engine) == ("other", 16, "vllm@0.20")
+    assert (request.flags.max_model_len, request.flags.tensor_parallel_size) == (8192, 1)
+    assert request.flags.enable_prefix_caching is True
+    assert request.flags.enforce_eager is True  # said by the command alone
+
+
+def test_what_of_a_command_is_not_in_the_plan_becomes_a_warning(model: Path) -> None:
+    line = "vllm serve ./model --frobnicate 3 --max-model-len $LENGTH --cpu-offload-gb 4 --quantization fp8"
+    found = inputs("--command", line)
+    said = [(note.code, note.severity) for note in found.notes]
+    assert said.count(("command_flag_unknown", "warning")) == 1
+    assert ("command_unclear", "warning") in said
+    unmodelled = [note.message for note in found.notes if note.code == "command_flag_unmodelled"]
+    assert any("--cpu-offload-gb" in message for message in unmodelled)
+    assert any("quantization fp8" in message for message in unmodelled)
+    assert all(note.fix for note in found.notes)
+
+
+def test_given_weights_need_no_warning_of_quantisation(model: Path) -> None:
+    found = inputs("--command", "vllm serve ./model --quantization fp8", "--weights", "8GiB")
+    assert found.notes == ()
+
+
+def test_memory_flags_put_the_pool_of_the_command_aside(model: Path) -> None:
+    line = "vllm serve ./model --kv-cache-memory-bytes 8G"
+    assert inputs("--command", line).request.kv_cache_memory == 8 * 2**30  # capital letters count 1024
+    assert inputs("--command", line, "--gpu", "h100").request.kv_cache_memory is None
+    given = inputs("--command", line, "--gpu", "h100", "--kv-cache-memory-bytes", "2GiB")
+    assert given.request.kv_cache_memory == 2 * 2**30
+
+
+@pytest.mark.parametrize(("count", "words", "cards"), [(2, [], 2), (4, ["--gpus", "8"], 8), (4, ["--gpu", "h100"], 4)])
+def test_a_compose_file_says_how_many_cards_there_are(
+    model: Path, tmp_path: Path, count: int, words: list[str], cards: int
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE.format(count=count))
+    request = inputs("--command", "compose.yaml", "--command-name", "llm", *words).request
+    assert (request.gpus, request.flags.tensor_parallel_size) == (cards, 2)
+
+
+def test_of_several_commands_one_must_be_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE.format(count=1))
+    with pytest.raises(BadValueError, match="small"):
+        inputs("--command", "compose.yaml")
+    assert inputs("--command", "compose.yaml", "--command-name", "small").request.flags.max_model_len == 1024
+
+
+def test_a_model_is_found_beside_the_file_that_names_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "serve.sh").write_text("exec vllm serve ./model\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert inputs("--command", str(tmp_path / "serve.sh")).request.model.name == "model"
+
+
+def test_a_name_in_a_variable_that_nobody_set_is_said_with_the_missing_model(model: Path) -> None:
+    with pytest.raises(BadValueError, match=r"MODEL is missing .*WHICH"):
+        inputs("--command", 'vllm serve "$WHICH"')
+
+
+def test_how_many_cards_is_said_once_or_beside_the_name(model: Path) -> None:
+    assert inputs("model", "--gpu", "h100:8").request.gpus == 8
+    assert inputs("model", "--gpu", "h100:8", "--gpus", "4").request.gpus == 4
+    assert inputs("model", "--gpu", "h100").request.gpus is None
+
+
+def test_a_trace_is_read_once_for_plan_and_answers(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "usage.jsonl").write_text('{"prompt_tokens": 5, "completion_tokens": 7}\n' * 3)
+    found = inputs("model", "--trace", "usage.jsonl")
+    assert found.workload is not None
+    assert found.request.requests is found.workload.requests
+    assert found.request.requests == ((5, 7),) * 3
+
+
+def test_speculation_of_a_command_is_read_with_the_weights_of_its_draft(model: Path, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 1}))
+    index = {"metadata": {"total_size": 10**9}, "weight_map": {"a": "model-1.safetensors"}}
+    (draft / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = '{"method": "eagle3", "num_speculative_tokens": 3, "model": "draft"}'
+    for words in (["--command", f"vllm serve ./model --speculative-config '{config}'"], ["model"]):
+        more = [] if len(words) > 1 else ["--speculative-config", config]
+        request = inputs(*words, *more).request
+        assert request.flags.speculation is not None
+        assert request.flags.speculation.num_speculative_tokens == 3
+        assert request.draft_weights is not None
+        assert (request.draft_weights.bytes, request.draft_weights.source) == (10**9, "measured")

@@ -1,0 +1,72 @@
+"""Which command runs, and what is said without one."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kvbudget.cli.main import COMMANDS, main, parser_of
+
+
+def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        text = capsys.readouterr().out
+        assert caught.value.code == 0
+        assert f"usage: kvbudget {name}" in text
+        assert "exampl" in text, name
+
+
+def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert all(f"    {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "COMMAND"),
+        (["plane"], "invalid choice: 'plane'"),
+        (["--json", "plan"], "COMMAND comes first"),
+        (["plan", "model", "--gpu=--"], "argument --gpu: expected one argument"),
+        (["plan", "model", "--gpus", "9" * 5000], "is not a whole number"),
+        (["plan", "model", "--price-per-hour", "dear"], "'dear' is not a number"),
+        (["gpus", "--nonsense"], "kvbudget gpus: error: unrecognized arguments: --nonsense"),
+    ],
+)
+def test_a_usage_error_exits_2_and_says_what_is_wrong(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    captured = capsys.readouterr()
+    assert (caught.value.code, captured.out) == (2, "")
+    assert said in captured.err
+    assert len(captured.err) < 600
+
+
+def test_a_parser_knows_its_command() -> None:
+    parsed = parser_of("gpus").parse_args(["h100"])
+    assert (parsed.command, parsed.name) == ("gpus", "h100")
+
+
+def test_garbage_is_collected_again_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kvbudget", "gpus", "voodoo"])
+    assert main() == 2
+    assert gc.isenabled()
+
+
+def test_messages_are_in_one_language_whatever_the_locale() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvbudget", "plan", "--nonsense"],
+        env=os.environ | {"LANGUAGE": "de", "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "usage: kvbudget plan" in done.stderr

@@ -1,0 +1,86 @@
+"""What vLLM refuses because of a model's own kinds of cache."""
+
+import pytest
+
+from kvbudget.engines.flags import EngineFlags
+from kvbudget.engines.rule import Refusal
+from kvbudget.engines.vllm.rule import Vllm
+from kvbudget.errors import UnsupportedError
+from kvbudget.model.read import Model, model_from_config
+from kvbudget.units import GIB
+
+QWEN4 = model_from_config({"model_type": "qwen4_exp_text", "num_hidden_layers": 8, "ple_layer_ids": [1]})
+INKLING = model_from_config(
+    {
+        "model_type": "inkling_model",
+        "hidden_size": 6144,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "swa_num_key_value_heads": 16,
+        "local_layer_ids": [0, 1, 2, 3, 4],
+        "model_max_length": 8192,
+    }
+)
+
+
+def refusals(model: Model, flags: EngineFlags, device: str = "") -> list[Refusal]:
+    engine = Vllm()
+    settings = engine.settle(model, flags, 80 * GIB, device)
+    stages = engine.stages(model, settings)
+    pool = engine.pool(model, settings, stages, [40 * GIB] * len(stages))
+    return engine.refusals(model, settings, stages, pool)
+
+
+def test_an_embedding_of_n_grams_cannot_be_split_over_pipeline_stages() -> None:
+    one, two = EngineFlags(max_model_len=4096), EngineFlags(max_model_len=4096, pipeline_parallel_size=2)
+    assert refusals(QWEN4, one) == []
+    assert [refusal.code for refusal in refusals(QWEN4, two)] == ["pipeline_parallel_embedding"]
+    plain = model_from_config({"model_type": "qwen4_exp_text", "num_hidden_layers": 8})
+    assert refusals(plain, two) == []
+
+
+def test_convolution_states_need_a_whole_kv_head_on_every_rank() -> None:
+    assert refusals(INKLING, EngineFlags(max_model_len=4096, tensor_parallel_size=8)) == []
+    with pytest.raises(UnsupportedError, match="8 KV heads cannot be divided by --tensor-parallel-size 16"):
+        refusals(INKLING, EngineFlags(max_model_len=4096, tensor_parallel_size=16))
+
+
+def test_windows_of_two_lengths_need_the_hybrid_manager() -> None:
+    """v1/kv_cache_interface.py: FullAttentionSpec.merge_window_sizes."""
+    with pytest.raises(UnsupportedError, match=r"the same window size, these have \[4, 512\]"):
+        refusals(INKLING, EngineFlags(max_model_len=4096, disable_hybrid_kv_cache_manager=True))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "asked", "device", "named"),
+    [
+        ("minimax_m3_text", 64, "NVIDIA H100", 128),
+        ("deepseek_v41", 32, "NVIDIA H100", 64),
+        ("deepseek_v41", 64, "NVIDIA B200", 128),
+    ],
+)
+def test_a_block_is_a_multiple_of_what_the_sparse_kernels_read(
+    model_type: str, asked: int, device: str, named: int
+) -> None:
+    config: dict[str, object] = {"model_type": model_type}
+    if model_type == "deepseek_v41":
+        config |= {
+            "hidden_size": 4096,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 64,
+            "head_dim": 512,
+            "qk_rope_head_dim": 64,
+            "sliding_window": 128,
+            "index_head_dim": 128,
+            "compress_ratios": [0, 1],
+            "kv_source_layer_ids": [1],
+            "index_source_layer_ids": [1],
+            "vocab_size": 129280,
+            "max_position_embeddings": 8192,
+        }
+    flags = EngineFlags(max_model_len=4096, block_size=asked)
+    (refusal,) = refusals(model_from_config(config), flags, device)
+    assert (refusal.code, refusal.fix) == ("block_size_unsupported", f"--block-size must be a multiple of {named}")
+    assert refusals(model_from_config(config), flags._replace(block_size=named), device) == []

@@ -1,0 +1,64 @@
+"""Cost per million tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvbudget.errors import BadValueError
+from kvbudget.planner.advice.cost import Cost, cost_json, cost_lines, cost_of
+from kvbudget.planner.build import make_plan
+from kvbudget.planner.hardware.gpus import Gpu
+from kvbudget.planner.request import PlanRequest
+from kvbudget.units import GIB, Bytes
+
+MakeRequest = Callable[..., PlanRequest]
+
+
+def fast_card(bandwidth: int = 2 * 10**12, flops: int = 10**15) -> Gpu:
+    """Round figures."""
+    return Gpu("made up", Bytes(80 * GIB), "given", Bytes(80 * GIB), Bytes(80 * GIB), bandwidth, flops)
+
+
+def cost(request_of: MakeRequest, price: float = 2.0, concurrency: int = 32, **more: Any) -> Cost | None:
+    given = {name: more.pop(name) for name in ("output_tokens_per_s", "replicas") if name in more}
+    plan = make_plan(request_of(**({"gpu": fast_card(), "max_model_len": 8192} | more)))
+    return cost_of(plan, price, prompt_tokens=1000, output_tokens=250, concurrency=concurrency, **given)
+
+
+def test_two_an_hour_at_1000_tokens_a_second_is_0_56_a_million(request_of: MakeRequest) -> None:
+    found = cost(request_of, output_tokens_per_s=1000)
+    assert found is not None
+    full = found.rates[-1]
+    assert (full.utilisation, found.source) == (1.0, "given")
+    assert full.per_million_output_low == full.per_million_output_high == pytest.approx(2 / 3.6)
+    assert full.per_million_total_low == pytest.approx(2 / 3.6 / 5)
+    assert found.rates[0].per_million_output_low == pytest.approx(10 * full.per_million_output_low)
+
+
+def test_the_price_is_of_one_gpu_and_all_of_them_are_paid(request_of: MakeRequest) -> None:
+    found = cost(request_of, output_tokens_per_s=1000, tensor_parallel_size=2, replicas=3)
+    assert found is not None
+    assert (found.gpus, found.price_per_hour) == (6, 12.0)
+
+
+def test_an_estimate_is_a_range_and_more_at_once_is_cheaper(request_of: MakeRequest) -> None:
+    few, many = cost(request_of, concurrency=1), cost(request_of, concurrency=32)
+    assert few is not None
+    assert many is not None
+    assert many.source == "estimated"
+    assert many.rates[0].per_million_output_low < many.rates[0].per_million_output_high
+    assert many.rates[0].per_million_output_high < few.rates[0].per_million_output_low
+    document: Any = cost_json(many)
+    assert len(document["rates"]) == len(cost_lines(many)) - 1 == 4
+
+
+def test_what_is_not_known_has_no_cost(request_of: MakeRequest) -> None:
+    assert cost(request_of, gpu=None, kv_cache_memory=Bytes(GIB), max_model_len=1024) is None
+    assert cost(request_of, concurrency=0) is None
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_price_that_is_none_is_refused(request_of: MakeRequest, price: float) -> None:
+    with pytest.raises(BadValueError, match="--price-per-hour"):
+        cost(request_of, price)

@@ -1,0 +1,38 @@
+"""The same tokens as few long or as many short requests."""
+
+import pytest
+
+from kvbudget.planner.workload.splits import splits_of
+from kvbudget.planner.workload.stability import Service
+from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
+from kvbudget.units import Blocks, Bytes, Tokens
+
+SERVICE = Service(0.01, 10_000, "given")
+
+
+def test_tokens_stay_and_drain_time_and_refusals_do_not() -> None:
+    rows = splits_of(uniform_layout(16), [(768, 256)], SERVICE, usable_blocks=3200, concurrency=48, max_model_len=65536)
+    assert [row.requests for row in rows] == [3, 12, 48, 192, 768]
+    assert [row.tokens for row in rows] == [49152] * 5
+    assert [row.blocks for row in rows] == [3072] * 5
+    assert [row.drain_s for row in rows] == sorted((row.drain_s for row in rows), reverse=True)
+    assert rows[0].drain_s == pytest.approx(16 * (0.0768 + 2.56), abs=0.001)
+    assert rows[0].retry_after_s == 43
+    # 320 blocks are free at 90 %: 1,024 do not fit, 256 do
+    assert [row.refusal_at_90 for row in rows] == [1, 0, 0, 0, 0]
+    assert "refused at 90 % use: 100.0%" in rows[0].line()
+
+
+def test_short_requests_cost_more_blocks_where_each_has_a_constant_part() -> None:
+    state = Group(LayerKind.MAMBA, 1, Tokens(16), Bytes(16), fixed_blocks=Blocks(2))
+    rows = splits_of(
+        Layout((*uniform_layout(16).groups, state)), [(768, 256)], SERVICE, usable_blocks=3200, concurrency=48,
+        max_model_len=65536,
+    )  # fmt: skip
+    assert [row.blocks for row in rows] == [3072 + 2 * n for n in (3, 12, 48, 192, 768)]
+
+
+def test_what_is_longer_than_the_context_is_refused_whatever_is_free() -> None:
+    rows = splits_of(uniform_layout(16), [(768, 256)], SERVICE, usable_blocks=10**6, concurrency=1, max_model_len=8192)
+    assert [row.beyond for row in rows] == [1, 0, 0, 0, 0]
+    assert rows[0].refusal_at_90 == 1

@@ -1,0 +1,136 @@
+"""Planning from Python: plain arguments, the same numbers as the command, clear errors, thousands of plans a second."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvbudget
+from kvbudget import LoadedModel, load, plan, plan_json
+from kvbudget.cli.main import main
+from kvbudget.errors import BadValueError, InputError, UnsupportedError
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "Llama-3.1-8B"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(LLAMA))
+    return path
+
+
+def test_it_gives_the_document_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--gpu", "h100:2", "-tp", "2", "--max-model-len", "8k", "--kv-cache-dtype", "fp8", "--weights", "16GiB",
+             "--prompt-lengths", "p50=800,p99=4k", "--output-lengths", "p50=100,p99=1k", "--margin", "5%"]  # fmt: skip
+    main(["plan", str(folder), *words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    del document["workload"]
+    found = plan(
+        str(folder), gpu="h100:2", tensor_parallel_size=2, max_model_len="8k", kv_cache_dtype="fp8", weights="16GiB",
+        prompt_lengths={"p50": 800, "p99": 4096}, output_lengths="p50=100,p99=1k", margin=0.05,
+    )  # fmt: skip
+    again = json.loads(json.dumps(plan_json(found)))
+    again["memory"]["weights"]["note"] = "--weights"
+    assert again == document
+
+
+def test_a_model_is_read_once_and_planned_thousands_of_times_in_the_time_that_is_promised(folder: Path) -> None:
+    model = load(str(folder))
+    assert isinstance(model, LoadedModel)
+    start = time.perf_counter()
+    for length in range(1, 1001):
+        plan(model, gpu="h100", max_model_len=length)
+    assert time.perf_counter() - start < 5  # a second is promised; the machine may be busy
+
+
+def test_a_parsed_config_needs_no_file_and_its_weights_are_counted() -> None:
+    found = plan(LLAMA, kv_cache_memory_bytes=24 * 2**30, max_model_len=8192)
+    assert (found.pool.num_blocks, found.fits) == (12288, True)
+    assert found.memory.weights.source == "computed"
+
+
+def test_weight_files_beside_a_config_are_measured(folder: Path) -> None:
+    index = {"metadata": {"total_size": 10**10}, "weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    model = load(str(folder), name="ours")
+    assert (model.model.name, model.weight_bytes) == ("ours", 10**10)
+    assert plan(model, gpu="h100").memory.weights.source == "measured"
+
+
+def test_real_requests_give_their_own_percentiles() -> None:
+    found = plan(LLAMA, kv_cache_memory_bytes="24GiB", requests=[(90, 10)] * 99 + [(4000, 96)])
+    assert found.ceilings.lengths == (100, 100, 100)
+    assert found.tail_waste.slots == 12  # 112 - 100, and none of the long one
+
+
+def test_speculation_is_what_vllm_takes(folder: Path) -> None:
+    asked = {"method": "draft_model", "num_speculative_tokens": 2, "model": str(folder)}
+    found = plan(LLAMA, gpu="h100", max_model_len=8192, speculation=asked)
+    assert found.settings.speculation is not None
+    assert found.stage.layout.bytes_per_token == 2 * 131072
+
+
+def test_an_engine_that_would_not_start_is_a_plan_and_no_error() -> None:
+    found = plan(LLAMA, gpu="rtx-3090")
+    assert not found.fits
+    assert found.findings[0].code == "max_model_len_too_large"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"no_such_flag": 1},
+        {"tensor_parallel_size": "2"},
+        {"tensor_parallel_size": True},
+        {"tensor_parallel_size": 0},
+        {"gpus": "two"},
+        {"kv_cache_dtype": 8},
+        {"kv_cache_dtype": "fp3"},
+        {"enforce_eager": "yes"},
+        {"async_scheduling": 1},
+        {"gpu_memory_utilization": float("nan")},
+        {"gpu_memory_utilization": "0.9"},
+        {"pp_layer_partition": [16, 16]},
+        {"gpu_memory": -1},
+        {"gpu_memory": 10**30},
+        {"gpu_memory": True},
+        {"weights": "heavy"},
+        {"max_model_len": "long"},
+        {"max_model_len": -7},
+        {"margin": 1.5},
+        {"margin": "half"},
+        {"prompt_lengths": {"p50": 3}},
+        {"requests": [(1, 2, 3)]},
+        {"requests": [(0, 5)]},
+        {"requests": [("a", 5)]},
+        {"speculation": {"method": "mtp"}},
+        {"gpu": "voodoo"},
+    ],
+)
+def test_what_cannot_be_planned_is_an_input_error_with_a_way_out(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        plan(LLAMA, **({"gpu": "h100"} | given))
+    assert caught.value.fix
+
+
+def test_an_unknown_architecture_is_never_guessed_in_silence() -> None:
+    config = LLAMA | {"model_type": "mystery"}
+    with pytest.raises(UnsupportedError):
+        load(config)
+    assert load(config, assume="full").model.kinds == {"full": 32}
+    with pytest.raises(BadValueError):
+        load(config, assume="sliding")
+
+
+def test_the_package_names_what_it_has() -> None:
+    assert all(getattr(kvbudget, name) is not None for name in kvbudget.__all__)
+    with pytest.raises(AttributeError):
+        kvbudget.nonsense  # noqa: B018
