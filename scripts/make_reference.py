@@ -57,6 +57,8 @@ FINDINGS = {
     "no_kv_memory": "Nothing is left for the cache, or what is left cannot hold one request.",
     "max_model_len_beyond_model": "Longer than config.json allows.",
     "heads_not_divisible": "Attention heads do not split over the tensor-parallel ranks.",
+    "hybrid_manager_needed": "Without the hybrid KV cache manager the layers cannot be made one type.",
+    "stage_without_cache": "All layers of a pipeline stage read the cache of another stage.",
     "vocabulary_not_divisible": "The padded vocabulary cannot be split over the ranks.",
     "kv_heads_not_divisible": "KV heads can be neither split over the ranks nor replicated on them.",
     "context_parallel_not_divisible": "The tensor-parallel ranks do not split into so many decode-context-parallel ones.",

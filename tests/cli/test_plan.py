@@ -75,7 +75,7 @@ def test_every_flag_reaches_the_plan(folder: Path, capsys: pytest.CaptureFixture
     assert plan["engine"] == {
         "name": "vllm", "version": "0.32", "max_in_flight_tokens": 8192, "block_size": 32,
         "max_num_batched_tokens": 4096, "max_num_seqs": 10, "kv_cache_dtype": "fp8", "tensor_parallel_size": 2,
-        "pipeline_parallel_size": 2, "gpu_memory_utilization": 0.9,
+        "pipeline_parallel_size": 2, "data_parallel_size": 1, "gpu_memory_utilization": 0.9,
     }  # fmt: skip
     assert plan["kv"]["groups"][0]["layers"] == 16
     assert plan["concurrency"]["limited_by"] == "max_num_seqs"

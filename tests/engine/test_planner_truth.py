@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -81,6 +82,8 @@ MAMBA_2 = BASE | {
 OTHERS: dict[str, Config] = json.loads((Path(__file__).parent / "data" / "planner_models.json").read_text())
 EAGLE_3 = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 1024}
 
+ESTIMATE = re.compile(r"estimated maximum model length is (\d+)")
+
 
 class Case(NamedTuple):
     """One model and how it is started. `flags` are EngineFlags' names, which are vLLM's."""
@@ -135,6 +138,9 @@ CASES = {
     "recurrent, fp8": Case(GDN, {"kv_cache_dtype": "fp8"}, length=32768),
     "recurrent, MTP": Case(GDN | {"mtp_num_hidden_layers": 1}, length=32768, speculation=MTP),
     "recurrent, states in bf16": Case(GDN, {"mamba_ssm_cache_dtype": "bfloat16"}, length=32768),
+    "recurrent, a stage without attention": Case(
+        MAMBA_2 | {"hybrid_override_pattern": "M-M-M*-M-*"}, pipeline_parallel=2
+    ),
     "Mamba 2": Case(MAMBA_2, length=32768),
     "Mamba 2, no prefix caching": Case(MAMBA_2, {"enable_prefix_caching": False}, length=32768),
     # Found by the random starts below.
@@ -244,9 +250,15 @@ def differences(case: Case, truth: dict[str, Any]) -> list[str]:
     plan = make_plan(request_of(case))
     pool, layout = plan.pool, plan.stage.layout
     if "refused" in truth:
-        longest = f"estimated maximum model length is {pool.largest_max_model_len}."
-        named = longest in truth["refused"] or "estimated maximum" not in truth["refused"]
-        return ([] if named else [f"not {longest}"]) + (["it would start"] if plan.fits else [])
+        # The engine names the length of the first stage that does not fit; a later one may take even less.
+        lengths = set(re.findall(r"estimated maximum model length is \d+", truth["refused"]))
+        said = {
+            text
+            for finding in plan.findings
+            for text in re.findall(r"estimated maximum model length is \d+", finding.message)
+        }
+        named = [f"says {sorted(said)}, not {sorted(lengths)}"] if lengths and lengths != said else []
+        return named + (["it would start"] if plan.fits else [])
     pairs = {
         "blocks of a request": (
             sorted(g.blocks_for(pool.max_model_len) for g in layout.groups),

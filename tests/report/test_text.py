@@ -122,6 +122,7 @@ def test_every_error_is_headed_on_purpose() -> None:
         "batched_tokens_below_seqs", "too_few_gpus", "context_parallel_needs_replicas",
         "context_parallel_not_divisible", "context_parallel_sliding_window", "context_parallel_too_large",
         "architecture_removed", "architecture_unsupported", "pipeline_parallel_embedding", "vocabulary_not_divisible",
+        "hybrid_manager_needed", "stage_without_cache",
     }  # fmt: skip
     assert found >= OUT_OF_MEMORY
 

@@ -88,6 +88,7 @@ class Settings(NamedTuple):
     matrix_state_bytes: Bytes = Bytes(0)
     defaults_known: bool = True
     pp_layer_partition: tuple[int, ...] | None = None
+    asked_block_size: int = 0
     sm100: bool = False
     # llama.cpp: cells of one slot, or of all together where they are unified, and how they are laid out
     context_cells: Tokens = Tokens(0)

@@ -40,6 +40,7 @@ class Pool(NamedTuple):
     `tokens` and `concurrency` are the figures of the start-up log: null block included, for `max_model_len` requests.
     `checked_blocks`: those that the engine's start check counts, which may be one more than are usable.
     `most_requests`: what other pools beside it (recurrent states, request slots) hold at most; 0: no such bound.
+    `stage_blocks`: what each pipeline stage would hold alone; empty: not told apart.
     """
 
     stage: int
@@ -53,6 +54,7 @@ class Pool(NamedTuple):
     largest_max_model_len: Tokens
     checked_blocks: Blocks
     most_requests: int = 0
+    stage_blocks: tuple[int, ...] = ()
 
 
 class Engine(Protocol):

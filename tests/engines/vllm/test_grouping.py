@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.engines.vllm.grouping import groups_of
+from kvbudget.engines.vllm.grouping import PromotionError, groups_of
 from kvbudget.engines.vllm.spec import Family, Spec, are_alike, are_of_one_type
 from kvbudget.errors import UnsupportedError
 from kvbudget.pool.groups import Content
@@ -74,7 +74,7 @@ def test_a_model_of_sliding_layers_alone_keeps_its_windows_without_the_hybrid_ma
 
 def test_windows_of_two_sizes_cannot_be_promoted_to_one_type() -> None:
     chunked = SLIDING._replace(family=Family.CHUNKED, window=512, page=5000, block_size=32)
-    with pytest.raises(UnsupportedError, match="hybrid KV cache manager"):
+    with pytest.raises(PromotionError, match="unified type"):
         groups_of([FULL, SLIDING, chunked._replace(family=Family.CROSS)], hybrid_manager=False, packed=False)
 
 

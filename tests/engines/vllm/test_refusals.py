@@ -10,6 +10,7 @@ from kvbudget.model.read import Model, model_from_config
 from kvbudget.units import GIB
 
 QWEN4 = model_from_config({"model_type": "qwen4_exp_text", "num_hidden_layers": 8, "ple_layer_ids": [1]})
+QWEN35 = model_from_config({"model_type": "qwen3_5_text"})  # gated delta net beside full attention
 INKLING = model_from_config(
     {
         "model_type": "inkling_model",
@@ -49,8 +50,17 @@ def test_convolution_states_need_a_whole_kv_head_on_every_rank() -> None:
 
 def test_windows_of_two_lengths_need_the_hybrid_manager() -> None:
     """v1/kv_cache_interface.py: FullAttentionSpec.merge_window_sizes."""
-    with pytest.raises(UnsupportedError, match=r"the same window size, these have \[4, 512\]"):
-        refusals(INKLING, EngineFlags(max_model_len=4096, disable_hybrid_kv_cache_manager=True))
+    found = refusals(INKLING, EngineFlags(max_model_len=4096, disable_hybrid_kv_cache_manager=True))
+    told = next(refusal for refusal in found if refusal.code == "hybrid_manager_needed")
+    assert "the same window size" in told.message
+    assert "[4, 512]" in told.message
+
+
+def test_recurrent_layers_need_the_hybrid_manager() -> None:
+    found = refusals(QWEN35, EngineFlags(max_model_len=4096, disable_hybrid_kv_cache_manager=True))
+    assert [refusal.message for refusal in found if refusal.code == "hybrid_manager_needed"] == [
+        "ValueError: Failed to promote local KV cache specs to one unified type."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ class Member(NamedTuple):
 LayerGroup = tuple[Member, ...]
 
 
+class PromotionError(Exception):
+    """Without the hybrid manager the engine would not start; in its own words."""
+
+
 class PagesDifferError(Exception):
     """Pages cannot be made equal."""
 
@@ -34,10 +38,11 @@ def groups_of(
     """Groups over the whole model, in the engine's order. `packed`: the layout is block-outermost. `near_equal`:
     kinds that differ by less than half in number share the larger group size.
 
-    Raises UnsupportedError where the engine itself finds no grouping.
+    Raises UnsupportedError where the engine itself finds no grouping, PromotionError where only the hybrid manager
+    would find one.
     """
     if not hybrid_manager:
-        specs = _promote(specs)
+        specs = _promote(specs)  # raises PromotionError
     members = tuple(Member(i, spec) for i, spec in enumerate(specs))
     if not members:
         return ()
@@ -60,7 +65,7 @@ def groups_of(
 
 def _promote(specs: Sequence[Spec]) -> tuple[Spec, ...]:
     """Hybrid manager off: local layers keep all tokens (`unify_hybrid_kv_cache_specs`)."""
-    attention = [s for s in specs if not s.replicated]
+    attention = [s for s in specs if not _apart(s)]
     if not attention or are_alike(attention) or are_of_one_type(attention):
         return tuple(specs)
     full_sizes = {s.block_size for s in attention if s.family in (Family.FULL, Family.MLA)}
@@ -69,26 +74,27 @@ def _promote(specs: Sequence[Spec]) -> tuple[Spec, ...]:
     promoted = []
     for spec in specs:
         target = _PROMOTED.get(spec.family)
-        if target is None or spec.replicated:
+        if target is None or _apart(spec):
             promoted.append(spec)
             continue
         size = next(iter(full_sizes)) if len(full_sizes) == 1 else spec.block_size
         content = spec.content._replace(window=0)
         promoted.append(spec.with_block_size(size)._replace(family=target, content=content))
-    left = [s for s in promoted if not s.replicated]
+    left = [s for s in promoted if not _apart(s)]
     windows = {spec.window for spec in left if spec.window}
     if len(windows) > 1 and all(spec.family is Family.FULL for spec in left):
-        raise UnsupportedError(
-            "vLLM cannot turn off the hybrid KV cache manager for this model: all attention layers in one group must "
-            f"have the same window size, these have {sorted(windows)}",
-            fix="leave --disable-hybrid-kv-cache-manager out",
+        raise PromotionError(
+            "All attention layers in the same KV cache group must have the same window size. "
+            f"(These have {sorted(windows)}.)"
         )
     if not (are_alike(left) or are_of_one_type(left)):
-        raise UnsupportedError(
-            "vLLM cannot turn off the hybrid KV cache manager for this model: its layers are not of one type",
-            fix="leave --disable-hybrid-kv-cache-manager out",
-        )
+        raise PromotionError("Failed to promote local KV cache specs to one unified type.")
     return tuple(promoted)
+
+
+def _apart(spec: Spec) -> bool:
+    """Attention that context parallelism replicates is promoted by itself; states are not attention."""
+    return spec.replicated and spec.family is not Family.MAMBA
 
 
 def _full_allocation(specs: Sequence[Spec]) -> tuple[Spec, ...] | None:
@@ -98,7 +104,7 @@ def _full_allocation(specs: Sequence[Spec]) -> tuple[Spec, ...] | None:
         return None
     try:
         promoted = _promote(specs)
-    except UnsupportedError:
+    except PromotionError:
         return None
     return promoted if are_of_one_type(promoted) else None
 

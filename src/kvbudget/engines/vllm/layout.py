@@ -9,7 +9,7 @@ from itertools import chain
 from math import lcm
 
 from kvbudget.engines.flags import Settings
-from kvbudget.engines.vllm.grouping import LayerGroup, groups_of
+from kvbudget.engines.vllm.grouping import LayerGroup, PromotionError, groups_of
 from kvbudget.engines.vllm.pages import Ranks, packs, specs_of
 from kvbudget.engines.vllm.spec import Family, Spec
 from kvbudget.errors import UnsupportedError
@@ -38,9 +38,7 @@ def stage_layouts(
 
     Raises UnsupportedError when no layer keeps a cache, or the engine itself finds no grouping.
     """
-    drafts, draft_model = draft_layers(model, settings)
-    stage_specs = [specs_of(model.layers[first:end], model, ranks) for first, end in bounds]
-    stage_specs[-1] += specs_of(drafts, draft_model, ranks)
+    stage_specs = _stage_specs(model, settings, ranks, bounds)
     specs = list(chain.from_iterable(stage_specs))
     if not specs:
         raise UnsupportedError(
@@ -48,13 +46,35 @@ def stage_layouts(
             fix="encoder-only models need no KV budget",
         )
     packed = packs(model)
-    groups = groups_of(specs, hybrid_manager=settings.hybrid_manager, packed=packed, near_equal=near_equal)
+    try:
+        groups = groups_of(specs, hybrid_manager=settings.hybrid_manager, packed=packed, near_equal=near_equal)
+    except PromotionError:  # `promotion_refusal` says so; the figures are those with the manager
+        groups = groups_of(specs, hybrid_manager=True, packed=packed, near_equal=near_equal)
     layouts = []
     start = 0
     for own in stage_specs:
         layouts.append(_layout(groups, settings, start, start + len(own), packed=packed))
         start += len(own)
     return tuple(layouts)
+
+
+def promotion_refusal(model: Model, settings: Settings, ranks: Ranks) -> str:
+    """Why the engine would not start without its hybrid manager, in its own words; "" where it would."""
+    if settings.hybrid_manager:
+        return ""
+    specs = _stage_specs(model, settings, ranks, [(0, len(model.layers))])[0]
+    try:
+        groups_of(specs, hybrid_manager=False, packed=packs(model))
+    except PromotionError as error:
+        return str(error)
+    return ""
+
+
+def _stage_specs(model: Model, settings: Settings, ranks: Ranks, bounds: Sequence[tuple[int, int]]) -> list[list[Spec]]:
+    drafts, draft_model = draft_layers(model, settings)
+    stage_specs = [specs_of(model.layers[first:end], model, ranks) for first, end in bounds]
+    stage_specs[-1] += specs_of(drafts, draft_model, ranks)
+    return stage_specs
 
 
 def draft_layers(model: Model, settings: Settings) -> tuple[tuple[Layer, ...], Model]:

@@ -57,6 +57,7 @@ class Ranks(NamedTuple):
     max_model_len: int
     batched_tokens: int
     sm100: bool  # a GPU of compute capability 10.x
+    asked_block_size: int = 0
     aligned_states: bool = True  # see versions.Traits
     checkpoint_states: bool = True
 
@@ -87,6 +88,8 @@ def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
     fit into an attention page."""
     kernel = kernel_block(model, sm100=ranks.sm100)
     size = asked or max(DEFAULT_BLOCK_SIZE, kernel)
+    if any(isinstance(cache, Compressed) for cache in _caches(model)) and size % kernel:
+        size = kernel  # refused anyway; a smaller block would hold no vector
     states = [cache for cache in _caches(model) if isinstance(cache, State)]
     attention = next((c for c in _caches(model) if isinstance(c, Attention | Latent)), None)
     if not states or attention is None:
@@ -102,7 +105,16 @@ def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
 
 def specs_of(layers: Iterable[Layer], model: Model, ranks: Ranks) -> list[Spec]:
     """One spec for each cache of `layers`, in the order in which the engine registers them."""
+    layers = tuple(layers)
     padded = _padded_state_page(model, ranks)
+    if padded and not any(
+        isinstance(served(cache, model), Attention | Latent)
+        for layer in dict.fromkeys(layers)
+        for cache in layer.caches
+    ):
+        # platforms/interface.py: a worker without attention layers leaves blocks and states as they are
+        ranks = ranks._replace(block_size=ranks.asked_block_size or DEFAULT_BLOCK_SIZE)
+        padded = 0
     known: dict[Layer, tuple[Spec, ...]] = {}
     specs: list[Spec] = []
     for layer in layers:

@@ -10,6 +10,7 @@ from kvbudget.model.read import Model
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import GIB
 
+_UNREPLICATED = ("gpt_oss",)  # model_executor/models/gpt_oss.py divides KV heads by the ranks, rounded down
 _VOCABULARY_PADDING = 64  # model_executor/layers/vocab_parallel_embedding.py
 _BACKENDS = {16: "FLASH_ATTN: [MultipleOf(16)]", 64: "FLASHMLA: [64]"}
 
@@ -20,7 +21,7 @@ def refusals_of(model: Model, settings: Settings, stages: Sequence[Stage], pool:
     found += _length_refusals(model, settings)
     found += _batch_refusals(settings)
     found += _block_size_refusals(model, settings)
-    found += _memory_refusals(stages[pool.stage].layout, pool)
+    found += _memory_refusals(stages, pool)
     return found + _state_refusals(settings, stages[pool.stage].layout, pool)
 
 
@@ -39,12 +40,14 @@ def _batch_refusals(settings: Settings) -> list[Refusal]:
 
 def _block_size_refusals(model: Model, settings: Settings) -> list[Refusal]:
     kernel = kernel_block(model, sm100=settings.sm100)  # v1 worker utils.py: select_common_block_size
-    if settings.block_size % kernel == 0:
+    states = any(isinstance(cache, State) for layer in model.layers for cache in layer.caches)
+    size = settings.block_size if states else settings.asked_block_size or settings.block_size
+    if size % kernel == 0:
         return []
     return [
         Refusal(
             "block_size_unsupported",
-            f"No common block size for {settings.block_size} ({_BACKENDS.get(kernel, f'[{kernel}]')})",
+            f"No common block size for {size} ({_BACKENDS.get(kernel, f'[{kernel}]')})",
             f"--block-size must be a multiple of {kernel}",
         )
     ]
@@ -99,6 +102,15 @@ def _parallel_refusals(model: Model, settings: Settings) -> list[Refusal]:
                 "vocabulary_not_divisible",
                 f"AssertionError: {padded} is not divisible by {ranks}",
                 f"use --tensor-parallel-size {_ranks_that_divide(model, [*kv_heads, padded], ranks)}",
+            )
+        )
+    if model.model_type in _UNREPLICATED and any(heads < ranks for heads in kv_heads) and not found:
+        found.append(
+            Refusal(
+                "kv_heads_not_divisible",
+                f"ZeroDivisionError: integer modulo by zero ({model.model_type} does not replicate its {kv_heads[0]} "
+                f"KV heads over {ranks} ranks)",
+                f"use --tensor-parallel-size {kv_heads[0]}",
             )
         )
     if settings.pipeline_parallel_size > 1 and any(isinstance(c, State) and c.replicated for c in caches):
@@ -186,33 +198,47 @@ def _length_refusals(model: Model, settings: Settings) -> list[Refusal]:
     ]
 
 
-def _memory_refusals(layout: Layout, pool: Pool) -> list[Refusal]:
-    """v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory, with the null block already taken off."""
-    per_block = layout.bytes_per_block
-    checked = pool.checked_blocks * per_block
-    if checked <= 0:
-        return [
-            Refusal(
-                "no_kv_memory",
-                "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
-                "the engine.",
-                "quantise the weights, raise --gpu-memory-utilization, or use more tensor-parallel ranks",
-            )
-        ]
-    if pool.blocks_per_request <= pool.checked_blocks:
-        return []
-    estimate = min(pool.largest_max_model_len, pool.max_model_len)
+def _memory_refusals(stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
+    """v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory, stage by stage; the first that fails speaks."""
+    held_back = pool.num_blocks - pool.checked_blocks  # the null block
+    for stage, blocks in zip(stages, pool.stage_blocks, strict=True):
+        checked, per_block = max(0, blocks - held_back), stage.layout.bytes_per_block
+        if not per_block:
+            return [
+                Refusal(
+                    "stage_without_cache",
+                    f"the pipeline stage of layers {stage.first} to {stage.end - 1} has no cache of its own: they "
+                    "read that of another stage, which cannot be reached from there",
+                    "use fewer pipeline stages",
+                )
+            ]
+        if not checked:
+            return [
+                Refusal(
+                    "no_kv_memory",
+                    "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+                    "initializing the engine.",
+                    "quantise the weights, raise --gpu-memory-utilization, or use more tensor-parallel ranks",
+                )
+            ]
+        if pool.blocks_per_request > checked:
+            return [_too_long(stage.layout, checked, per_block, pool)]
+    return []
+
+
+def _too_long(layout: Layout, checked: int, per_block: int, pool: Pool) -> Refusal:
+    estimate = layout.largest_length(checked, pool.max_model_len)
     needed = pool.blocks_per_request * per_block
-    return [
-        Refusal(
-            "max_model_len_too_large",
-            f"To serve at least one request with the model's max seq len ({pool.max_model_len}), "
-            f"({_gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
-            f"({_gib(checked)} GiB). Based on the available memory, the estimated maximum model length is {estimate}. "
-            "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
-            f"use --max-model-len {estimate}",
-        )
-    ]
+    based = f"Based on the available memory, the estimated maximum model length is {estimate}. " if estimate else ""
+    length = min(estimate, pool.largest_max_model_len)
+    return Refusal(
+        "max_model_len_too_large",
+        f"To serve at least one request with the model's max seq len ({pool.max_model_len}), "
+        f"({_gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
+        f"({_gib(checked * per_block)} GiB). {based}"
+        "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+        f"use --max-model-len {length}" if length else "give the cache more memory: no length fits",
+    )
 
 
 def whole_model_refusals(layout: Layout, pool: Pool) -> list[Refusal]:

@@ -7,7 +7,7 @@ from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags, Settings, Speculati
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
 from kvbudget.engines.vllm.architectures import architecture_refusals
 from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, is_sm100, kv_format, state_bytes
-from kvbudget.engines.vllm.layout import stage_layouts
+from kvbudget.engines.vllm.layout import promotion_refusal, stage_layouts
 from kvbudget.engines.vllm.pages import Ranks, block_size_of
 from kvbudget.engines.vllm.refusals import refusals_of, whole_model_refusals
 from kvbudget.engines.vllm.versions import Traits, traits_of
@@ -18,6 +18,7 @@ from kvbudget.pool.groups import Layout
 from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
 
 NULL_BLOCKS = 1  # v1/core/block_pool.py: one block is never given out
+_UNLIMITED = Blocks(10**15)  # a stage without caches; the refusals say that there can be none
 _LARGE_DEVICE = 160 * GIB  # from here on an A100 would count by its memory; there is none
 # config/speculative.py: methods by where their draft tokens come from
 _WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
@@ -106,6 +107,7 @@ class Vllm:
             defaults_known=device_memory > 0 or flags.max_num_seqs is not None,
             pp_layer_partition=flags.pp_layer_partition,
             sm100=sm100,
+            asked_block_size=flags.block_size or 0,
         )
         block_size = block_size_of(model, self._ranks(settings), flags.block_size)
         return settings._replace(block_size=Tokens(block_size))
@@ -131,7 +133,7 @@ class Vllm:
     def pool(self, model: Model, settings: Settings, stages: Sequence[Stage], available: Sequence[int]) -> Pool:
         """The pool when stage `i` has `available[i]` bytes for it: every rank uses the smallest number of blocks."""
         counts = [
-            whole_blocks(max(0, space), stage.layout.bytes_per_block)
+            whole_blocks(max(0, space), stage.layout.bytes_per_block) if stage.layout.bytes_per_block else _UNLIMITED
             for stage, space in zip(stages, available, strict=True)
         ]
         tightest = counts.index(min(counts))
@@ -158,11 +160,15 @@ class Vllm:
             concurrency=concurrency,
             largest_max_model_len=largest,
             checked_blocks=usable if self.traits.checks_usable_blocks else blocks,
+            stage_blocks=tuple(counts) if settings.num_gpu_blocks_override is None else (blocks,) * len(stages),
         )
 
     def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
         """Everything that would stop the start, in the order in which the engine would meet it."""
         found = architecture_refusals(model, self.memory_version)
+        if said := promotion_refusal(model, settings, self._ranks(settings)):
+            fix = "leave --disable-hybrid-kv-cache-manager out"
+            found.append(Refusal("hybrid_manager_needed", f"ValueError: {said}", fix))
         found += refusals_of(model, settings, stages, pool)
         if self.traits.whole_model_check and len(stages) > 1:
             whole = self.stages(model, settings._replace(pipeline_parallel_size=1, pp_layer_partition=None))
@@ -191,6 +197,7 @@ class Vllm:
             max_model_len=settings.max_model_len,
             batched_tokens=settings.max_num_batched_tokens,
             sm100=settings.sm100,
+            asked_block_size=settings.asked_block_size,
             aligned_states=self.traits.aligned_states,
             checkpoint_states=self.traits.checkpoint_states,
         )
