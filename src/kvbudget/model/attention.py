@@ -149,7 +149,10 @@ def kv_heads_of(fields: Fields, model_type: str, heads: int) -> int:
         return section.count("kv_n_heads", high=LARGEST_HEADS)
     if fields.is_null("num_key_value_heads"):
         return heads
-    return fields.optional_count("num_key_value_heads", high=LARGEST_HEADS) or heads
+    found = fields.optional_count("num_key_value_heads", high=LARGEST_HEADS)
+    if found is None:  # the class means multi-head attention by it
+        fields.filled.append("num_key_value_heads")
+    return found or heads
 
 
 def _mpt_kv_heads(fields: Fields, heads: int) -> int:

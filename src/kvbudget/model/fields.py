@@ -68,7 +68,7 @@ class Fields:
         """True or false; the class default (else false) when missing or null."""
         value = self.given(name)
         if value is None:
-            value = self._defaults.get(name, False)
+            value = self._default(name, False)
         if not isinstance(value, bool):
             raise _bad(self.key(name), value, "must be true or false")
         return value
@@ -77,9 +77,16 @@ class Fields:
         """A string; the class default (else empty) when missing or null."""
         value = self.given(name)
         if value is None:
-            value = self._defaults.get(name, "")
+            value = self._default(name, "")
         if not isinstance(value, str):
             raise _bad(self.key(name), value, "must be a string")
+        return value
+
+    def _default(self, name: str, without: object) -> object:
+        """The class default, noted where it says more than a class without one would mean."""
+        value = self._defaults.get(name, without)
+        if value != without:
+            self.filled.append(name)
         return value
 
     def texts(self, name: str) -> tuple[str, ...] | None:
