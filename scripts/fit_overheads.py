@@ -1,10 +1,10 @@
-"""Fits and checks the constants of plan/estimates.py on figures of public start-up logs (scripts/data/receipts.json).
+"""Fits and checks the constants of planner/hardware/estimates.py on figures of public start-up logs (scripts/data/receipts.json).
 
     python scripts/fit_overheads.py            # fitted constants, and their error on models that were left out
     python scripts/fit_overheads.py --check    # one line a receipt: pool as planned and as reported; exit 1 if too far off
 
-The pool is planned from the card's name and the flags alone; weights are those that the log printed, and a second time,
-where the receipt's model is known well enough, those that are computed from its sizes.
+The check is made twice. With the weights that the log printed: how good the other estimates are. And, where the receipt
+gives the model's sizes, as `kvbudget plan` would make it: from config.json, the card, the version and the flags alone.
 """
 
 import argparse
@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from kvbudget.engines.flags import EngineFlags
 from kvbudget.errors import KvbudgetError
-from kvbudget.model.parameters import weights_on_rank
 from kvbudget.model.read import model_from_config
+from kvbudget.planner.build import make_plan
 from kvbudget.planner.hardware.estimates import (
     CONSTANTS,
     Constants,
@@ -28,7 +29,8 @@ from kvbudget.planner.hardware.estimates import (
     version_of,
 )
 from kvbudget.planner.hardware.gpus import gpu_named
-from kvbudget.units import GIB
+from kvbudget.planner.request import PlanRequest
+from kvbudget.units import GIB, Bytes
 
 DATA = Path(__file__).parent / "data" / "receipts.json"
 ONE_CAMPAIGN = ("accuracy_report.md", "empirical-vllm-memory-results.md")  # most receipts are of its H100s
@@ -47,7 +49,9 @@ class Row(NamedTuple):
     source: str
     model: str
     gpu: str
-    usable: float
+    total: float
+    utilization: float
+    max_model_len: int | None
     shape: Shape
     run: Run
     config: dict[str, object]
@@ -56,6 +60,11 @@ class Row(NamedTuple):
     graphs: float | None
     non_torch: float | None
     kv: float | None
+
+    @property
+    def usable(self) -> float:
+        """GiB that the engine may use."""
+        return self.total * self.utilization
 
 
 class Outcome(NamedTuple):
@@ -93,7 +102,9 @@ def _row(entry: dict, model: dict) -> Row:  # type: ignore[type-arg]
         source=entry["source"],
         model=entry["model"],
         gpu=entry["gpu"],
-        usable=total * entry["utilization"],
+        total=total,
+        utilization=entry["utilization"],
+        max_model_len=entry.get("max_model_len"),
         shape=Shape(
             config["vocab_size"], config["hidden_size"], config["intermediate_size"], model["experts_per_token"],
             model["expert_intermediate_size"], model["multimodal"], model["recurrent"],
@@ -126,22 +137,44 @@ def planned(row: Row, weights: float, constants: Constants = CONSTANTS) -> Outco
     return Outcome(row, room - other.best / GIB, room - other.high / GIB, room - other.low / GIB)
 
 
-def computed_weights(row: Row) -> float | None:
-    """GiB of one rank of the first stage, from the model's sizes; None where they say too little."""
+def planned_from_flags(row: Row) -> Outcome | None:
+    """The pool as the planner makes it: nothing of the log goes in but what its user had typed.
+
+    None where the receipt does not say the model well enough. Where `max_model_len` is known it, and not the batch that
+    the log shows, is what was typed.
+    """
     kind = str(row.config.get("model_type", ""))
     if kind not in ARCHITECTURES or row.model.endswith(("FP8", "AWQ")):
         return None
-    config = {**row.config, "architectures": [ARCHITECTURES[kind]], "max_position_embeddings": 4096}
+    config = {"max_position_embeddings": 131072, **row.config, "architectures": [ARCHITECTURES[kind]]}
+    flags = EngineFlags(
+        max_model_len=row.max_model_len or 4096,
+        max_num_seqs=row.run.max_num_seqs,
+        max_num_batched_tokens=None if row.max_model_len else row.run.max_num_batched_tokens,
+        dtype="float32" if row.run.element_bytes == 4 else "auto",
+        tensor_parallel_size=row.run.tensor_parallel_size,
+        pipeline_parallel_size=row.run.pipeline_parallel_size,
+        gpu_memory_utilization=row.utilization,
+        enforce_eager=row.run.enforce_eager,
+    )
+    gpu = None if row.gpu == ELSE else gpu_named(row.gpu)
+    version = ".".join(map(str, row.run.version))
     try:
-        parameters = model_from_config(config, row.model).parameters
+        plan = make_plan(
+            PlanRequest(
+                model_from_config(config, row.model),
+                f"vllm@{version}",
+                flags,
+                gpu,
+                gpu_memory=Bytes(round(row.total * GIB)),
+            )
+        )
     except KvbudgetError as error:
         print(f"  {row.model}: {error}", file=sys.stderr)
         return None
-    if parameters is None:
-        return None
-    end = len(parameters.layers) // row.run.pipeline_parallel_size
-    size = weights_on_rank(parameters, None, 0, end, row.run.tensor_parallel_size, row.run.element_bytes)
-    return size / GIB
+    assert plan.memory is not None
+    kv = plan.memory.kv
+    return Outcome(row, kv.bytes / GIB, kv.low / GIB, kv.high / GIB)
 
 
 def fit(receipts: list[Row], start: Constants = CONSTANTS) -> Constants:
@@ -258,10 +291,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.check:
         given = [planned(row, row.weights) for row in pools if row.weights is not None]
         good = report("weights as printed", given, lines=not args.quiet)
-        pairs = [(row, computed_weights(row)) for row in pools]
-        computed = [planned(row, weights) for row, weights in pairs if weights is not None]
-        if computed:
-            good &= report("weights computed", computed, lines=not args.quiet)
+        made = [outcome for row in pools if (outcome := planned_from_flags(row)) is not None]
+        good &= report("from config.json, card, version and flags", made, lines=not args.quiet)
         return 0 if good else 1
     fitted = fit(receipts)
     for era in fitted.eras:

@@ -303,8 +303,7 @@ def inconsistencies(plan: Plan) -> list[str]:
         "a request takes no block": pool.blocks_per_request > 0 and (asked or layout.bytes_per_block > 0),
         "blocks of a request differ": pool.blocks_per_request == layout.blocks_for(pool.max_model_len),
         "negative tokens": pool.tokens >= 0 and pool.concurrency >= 0 and layout.bytes_per_token >= 0,
-        "the longest request does not fit": pool.largest_max_model_len <= 0
-        or layout.blocks_for(pool.largest_max_model_len) <= max(pool.checked_blocks, pool.usable_blocks),
+        "the longest request does not fit": pool.largest_max_model_len <= 0 or fits_at_the_longest(plan),
         "a longer request would fit": plan.fits is False or pool.blocks_per_request <= pool.num_blocks,
         "more requests than the pool holds": plan.ceilings.ceiling * pool.blocks_per_request <= pool.usable_blocks,
         "a percentile is negative": min(plan.ceilings.p50, plan.ceilings.p95, plan.ceilings.p99) >= 0,
@@ -316,6 +315,16 @@ def inconsistencies(plan: Plan) -> list[str]:
         ),
     }
     return [name for name, holds in rules.items() if not holds]
+
+
+def fits_at_the_longest(plan: Plan) -> bool:
+    """Planned again: another length may have another batch, and blocks of another size. With a card's memory a longer
+    batch also takes more of it for activation, so only a given pool must hold what is told."""
+    request, longest = plan.request, plan.pool.largest_max_model_len
+    if request.kv_cache_memory is None or longest == plan.pool.max_model_len:
+        return True
+    again = make_plan(request._replace(flags=request.flags._replace(max_model_len=longest))).pool
+    return again.blocks_per_request <= max(again.checked_blocks, again.usable_blocks)
 
 
 def spot(crash: Exception) -> str:

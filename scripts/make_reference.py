@@ -51,11 +51,20 @@ OUTCOMES = {
     Outcome.SHUT_DOWN: "Cut off when the gate ended.",
 }
 # What stands before the first string of these calls in the source is what the planner says.
-SPEAKERS = ("Refusal", "Finding", "Reason", "Explanation")
+SPEAKERS = ("Refusal", "Shared", "Finding", "Reason", "Explanation")  # a Shared becomes a refusal
 FINDINGS = {
     "max_model_len_too_large": "One request of full length does not fit the pool.",
+    "little_headroom": "CUDA graphs of an older version find too little memory beside its share.",
+    "batch_default_assumed": "No card is given: the batch, which windows hold, is that of small cards.",
+    "weights_doubtful": "The weight files are far smaller or larger than what config.json describes.",
     "no_kv_memory": "Nothing is left for the cache, or what is left cannot hold one request.",
     "max_model_len_beyond_model": "Longer than config.json allows.",
+    "architecture_contradicts_model_type": "`architectures` names a class of another family than `model_type`.",
+    "draft_model_pipeline": "A draft model and pipeline stages.",
+    "draft_tensor_parallel": "A draft runs on one tensor-parallel rank, or on as many as its target.",
+    "intermediate_size_not_divisible": "A feed-forward layer cannot be split over the ranks.",
+    "quantised_block_not_divisible": "A rank's part of a matrix is no whole number of quantised blocks or groups.",
+    "state_heads_not_divisible": "The heads of recurrent states do not split over the ranks.",
     "heads_not_divisible": "Attention heads do not split over the tensor-parallel ranks.",
     "hybrid_manager_needed": "Without the hybrid KV cache manager the layers cannot be made one type.",
     "stage_without_cache": "All layers of a pipeline stage read the cache of another stage.",
@@ -75,11 +84,19 @@ FINDINGS = {
     "cache_types_differ": "MLA in llama.cpp takes one type for keys and values.",
     "cache_type_needs_flash_attention": "A quantised V cache without flash attention.",
     "cache_type_does_not_divide_head": "A head is no multiple of the cache type's block.",
+    "batched_tokens_below_length": "Without chunked prefill a step has fewer tokens than max_model_len.",
+    "architecture_unknown_then": "This version did not serve the architecture yet.",
+    "dtype_unsupported": "The card, or the model, cannot run in this type.",
+    "kv_cache_dtype_unsupported": "No attention backend of this card stores this cache format.",
+    "beyond_the_card": "Weights and pool leave too little of the card for CUDA graphs and one prefill chunk.",
     "too_few_gpus": "More ranks than cards.",
     "gpus_idle": "Cards that no rank uses.",
     "pool_beyond_memory": "The given pool and the weights exceed the card.",
     "below_target_concurrency": "Fewer requests of full length fit than are wanted.",
+    "margin_leaves_nothing": "The margin keeps so much back that no request of full length may run.",
+    "fits_only_at_best_estimate": "What fits at the best estimate of the memory does not at its low end.",
     "class_defaults_decide": "Sizes that decide the cache are not in config.json; its class's defaults are planned with.",
+    "longer_than_class_default": "The length is beyond what the config class has where config.json says none.",
     "state_checkpoint_possible": "Some prefill kernels keep one block more per state group; the plan counts none.",
     "quantisation_only_in_name": "The model's name says that it is quantised and its config does not.",
     "length_beyond_max_model_len": "A percentile is longer than the context, and was cut.",
@@ -223,9 +240,11 @@ def findings() -> str:
         "",
     ]
     lines += ["| code | severity | meaning | said by |", "|---|---|---|---|"]
-    codes = dict.fromkeys(code for speaker, code in sorted(said) if speaker in ("Refusal", "Finding"))
+    codes = dict.fromkeys(code for speaker, code in sorted(said) if speaker in ("Refusal", "Shared", "Finding"))
     for code in codes:
-        modules = dict.fromkeys([*said.get(("Refusal", code), ()), *said.get(("Finding", code), ())])
+        modules = dict.fromkeys(
+            module for who in ("Refusal", "Shared", "Finding") for module in said.get((who, code), ())
+        )
         where = ", ".join(f"`{module}`" for module in modules)
         lines.append(f"| `{code}` | {severity_of(code)} | {FINDINGS[code]} | {where} |")
     for title, speaker, texts in (

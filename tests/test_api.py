@@ -1,5 +1,6 @@
 """Planning from Python: plain arguments, the same numbers as the command, clear errors, thousands of plans a second."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 
 import kvbudget
-from kvbudget import LoadedModel, load, plan, plan_json
+from kvbudget import LoadedModel, load, plan, plan_json, solve
 from kvbudget.cli.main import main
+from kvbudget.engines.flags import EngineFlags, Speculation
 from kvbudget.errors import BadValueError, InputError, UnsupportedError
 
 LLAMA: dict[str, Any] = {
@@ -134,3 +136,61 @@ def test_the_package_names_what_it_has() -> None:
     assert all(getattr(kvbudget, name) is not None for name in kvbudget.__all__)
     with pytest.raises(AttributeError):
         kvbudget.nonsense  # noqa: B018
+
+
+_WRONG: tuple[object, ...] = (
+    5, 8.5, True, None, "", "x", "2", "16", 16, -1, 0, [], (), {}, {"a": 1}, object(), b"1", float("nan"), 10**30,
+    [(1,)], [5], (("a", 1),), {"p50": "x"}, {"p50": None},
+)  # fmt: skip
+_ARGUMENTS = (
+    "gpu", "gpus", "gpu_memory", "kv_cache_memory_bytes", "weights", "activation", "overhead", "engine",
+    "max_model_len", "prompt_lengths", "output_lengths", "target_concurrency", "requests", "margin", "speculation",
+    *(name for name in EngineFlags._fields if name not in ("speculation", "max_model_len")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ARGUMENTS)
+def test_whatever_an_argument_is_there_is_a_plan_or_an_input_error(name: str) -> None:
+    given: dict[str, Any] = {"gpu": "h100", "max_model_len": 8192}
+    for wrong in _WRONG:
+        with contextlib.suppress(InputError):
+            plan(LLAMA, **(given | {name: wrong}))
+
+
+@pytest.mark.parametrize("model", [5, None, True, [], object(), LoadedModel(5, None)])  # type: ignore[arg-type]
+def test_what_is_no_model_is_an_input_error(model: Any) -> None:
+    with pytest.raises(BadValueError, match="model"):
+        plan(model, gpu="h100")
+    with pytest.raises(InputError):
+        load({"model_type": "llama"}, name=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weights", 16), ("weights", "16"), ("gpu_memory", 24), ("gpu_memory", "24"), ("kv_cache_memory_bytes", 0),
+        ("activation", 3), ("max_model_len", 8.5), ("max_model_len", True), ("gpu", 5), ("speculation", 5),
+        ("gpus", "2"), ("tensor_parallel_size", None), ("tensor_parallel_size", "2"), ("requests", 5),
+        ("requests", [5]), ("prompt_lengths", 5), ("engine", 5), ("pp_layer_partition", ("a",)),
+        ("speculation", Speculation(5, "x")),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_an_unusable_value_is_refused_with_its_name(name: str, value: Any) -> None:
+    with pytest.raises(BadValueError, match=name.replace("speculation", "speculati")):
+        plan(LLAMA, **({"gpu": "h100"} | {name: value}))
+
+
+def test_nothing_is_a_size_of_activation_and_overhead() -> None:
+    assert plan(LLAMA, gpu="h100", max_model_len="8k", activation=0, overhead="0").memory.activation.bytes == 0
+
+
+def test_solve_answers_from_a_plan_that_was_made() -> None:
+    made = plan(LLAMA, kv_cache_memory_bytes="24GiB", max_model_len="8k", target_concurrency=20)
+    assert solve(made, "concurrency").value == made.ceilings.ceiling
+    longest = solve(made, "max-model-len")
+    assert longest.value is not None
+    assert plan(LLAMA, kv_cache_memory_bytes="24GiB", max_model_len=int(longest.value)).ceilings.ceiling >= 20
+    assert solve(made, "concurrency", length=4096).value == 2 * made.ceilings.ceiling + 1
+    for goal, more in (("gpu", {}), (5, {}), ("gpus", {"concurrency": 0}), ("gpus", {"length": "8k"})):
+        with pytest.raises(BadValueError):
+            solve(made, goal, **more)  # type: ignore[arg-type]

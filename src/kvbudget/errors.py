@@ -58,3 +58,13 @@ class AccountingError(KvbudgetError):
     """The ledger was misused (double end, unknown reservation): a bug of the caller."""
 
     code = "accounting"
+
+
+def printable(text: str, longest: int = 0) -> str:
+    """`text` as it may reach a terminal, a log or a report: signs that steer one are replaced by `?`, lines stay lines.
+
+    What a file, an engine or a log tells is not ours, and an escape sequence in it is obeyed by whoever shows it.
+    `longest`: no more than so many characters; 0: all of them.
+    """
+    shown = text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return f"{shown[: longest - 3]}..." if 0 < longest < len(shown) else shown

@@ -108,3 +108,9 @@ def test_a_budget_from_a_command_and_a_trace_is_made_again_from_the_files_beside
     assert drift(budget, present_budget(budget, path)) == []
     (tmp_path / "usage.jsonl").write_text('{"prompt_tokens": 5000, "completion_tokens": 70}\n' * 9)
     assert {reason.code for reason in drift(budget, present_budget(budget, path))} == {"workload_moved"}
+
+
+def test_a_budget_can_be_written_to_what_is_no_file(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = [str(model), "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k", "--json", "--write"]
+    assert main(["plan", *flags, "/dev/null"]) == 0
+    assert Path("/dev/null").is_char_device()

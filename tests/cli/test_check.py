@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from kvbudget.cli import check
 from kvbudget.cli.budget import present_budget
-from kvbudget.cli.main import parser_of
+from kvbudget.cli.main import main, parser_of
 from kvbudget.edge.budget.file import read_budget, write_budget
 from kvbudget.errors import InputError
 from kvbudget.planner.budget.record import SCHEMA, Document
@@ -104,3 +105,76 @@ def test_a_file_without_inputs_is_an_error_of_use(tmp_path: Path) -> None:
     path.write_text(f'schema = "{SCHEMA}"\n')
     with pytest.raises(InputError, match="names no model"):
         checked(path)
+
+
+def test_reasons_of_one_code_stand_together_with_the_command_that_writes_the_budget_anew(
+    budget: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(budget.parent)
+    change(budget, "pool", num_blocks=1)
+    change(budget, "engine", max_num_seqs=123456, max_num_batched_tokens=123456)
+    assert checked(budget) == 1
+    told = capsys.readouterr().out
+    assert told.count("flags_changed") == 1
+    assert "flags_changed (2): " in told
+    assert "engine.max_num_seqs: reviewed 123,456, now " in told
+    (command,) = {line.partition("then write them: ")[2] for line in told.splitlines() if "then write them: " in line}
+    assert command.startswith("kvbudget plan ")
+    assert command.endswith(f" --write {budget}")
+    assert main(shlex.split(command)[1:]) == 0
+    capsys.readouterr()
+    assert checked(budget) == 0
+
+
+def test_a_budget_that_never_fitted_says_so(
+    budget: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(budget.parent)
+    assert main(["plan", "model", "--gpu", "rtx-3090", "--write", str(budget)]) == 1
+    capsys.readouterr()
+    assert checked(budget) == 1
+    told = capsys.readouterr().out
+    assert "did not fit when it was written" in told
+    assert "no longer holds" not in told
+    assert "as when it was written: " in told
+    assert "reviewed no, now no" in told
+
+
+@pytest.mark.parametrize("flag", ["help", "version", "json", "explain", "html", "markdown", "png", "write"])
+def test_a_flag_that_is_no_input_is_refused_before_anything_is_done(
+    budget: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = budget.read_text()
+    value = "true" if flag in ("help", "version", "json", "explain") else '"pwn"'
+    budget.write_text(text.replace("[inputs.flags]\n", f"[inputs.flags]\n{flag} = {value}\n"))
+    assert main(["check", str(budget)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"inputs.flags.{flag} is no input of a plan" in captured.err
+    assert not list(budget.parent.glob("pwn*"))
+
+
+def test_what_cannot_be_calculated_with_does_not_hold(budget: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    budget.write_text(budget.read_text().replace("num_blocks = 12288", "num_blocks = nan"))
+    for flags in ([], ["--json"]):
+        assert main(["check", str(budget), *flags]) == 2
+        assert "pool.num_blocks is nan" in capsys.readouterr().err
+
+
+def test_names_from_the_file_reach_a_terminal_as_text(budget: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(budget, "model", name="\x1b[31mEVIL\x07")
+    change(budget, "engine", name="\x1b[31mEVIL")
+    document = read_budget(str(budget))
+    write_budget(str(budget), {**document, "written": "\x1b]0;EVIL\x07", "\x1b[32mmine": {"a": 1}})
+    assert checked(budget) == 1
+    told = capsys.readouterr().out
+    assert "?[31mEVIL" in told
+    assert told.replace("\n", "").isprintable()
+
+
+def test_a_table_of_one_s_own_is_named_as_not_read(budget: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_budget(str(budget), {**read_budget(str(budget)), "owner": {"team": "platform"}})
+    assert checked(budget) == 0
+    assert "holds\n  not read, as no table of a budget has that name: owner" in capsys.readouterr().out
+    assert checked(budget, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unknown_tables"] == ["owner"]

@@ -38,6 +38,14 @@ def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) ->
         (["plan", "model", "--gpus", "9" * 5000], "is not a whole number"),
         (["plan", "model", "--price-per-hour", "dear"], "'dear' is not a number"),
         (["gpus", "--nonsense"], "kvbudget gpus: error: unrecognized arguments: --nonsense"),
+        (["plan", "model", "--tp", "2"], "unrecognized arguments: --tp 2; did you mean -tp?"),
+        (["plan", "model", "--max-model-length=8k"], "did you mean --max-model-len?"),
+        (["plan", "model", "-json"], "did you mean --json?"),
+        (["plan", "model", "--max-model", "8k"], "unrecognized arguments: --max-model"),  # no part of a name
+        (["plan", "model", "--markdown", ""], "argument --markdown: is empty"),
+        (["plan", "model", "--write="], "argument --write: is empty"),
+        (["check", "--model", ""], "argument --model: is empty"),
+        (["plan", "model", "--" + "x" * 3000], "unrecognized arguments"),
     ],
 )
 def test_a_usage_error_exits_2_and_says_what_is_wrong(
@@ -70,3 +78,32 @@ def test_messages_are_in_one_language_whatever_the_locale() -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "usage: kvbudget plan" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["plan", "--help"], ["gpus"], ["gpus", "--json"], ["models"]]
+)
+@pytest.mark.parametrize("where", [">&-", ">/dev/full"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_got_is_an_error(words: list[str], where: str, unbuffered: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-m", "kvbudget", *words],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "stdout: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stderr_puts_no_error_into_the_output() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "kvbudget", "plan", "--nonsense"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_error_shows_nothing_that_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "\x1b[31mno.toml"]) == 2
+    assert main(["receipt", "\x1b[31mno.log"]) == 2
+    assert capsys.readouterr().err.replace("\n", "").isprintable()

@@ -143,11 +143,21 @@ def test_the_answers_beside_the_plan_are_keys_of_the_document(folder: Path, caps
     code, plan = document(
         capsys, folder, "--gpu", "h100", "--max-model-len", "8k", "--prompt-lengths", "p50=800,p95=2k,p99=4k",
         "--output-lengths", "p50=100,p95=400,p99=800", "--advise", "--long-context", "64k", "--offload",
-        "--price-per-hour", 3.5, "--arrival-rate", 2,
+        "--price-per-hour", 3.5, "--arrival-rate", 2, "--solve", "concurrency",
     )  # fmt: skip
     assert code == 0
-    assert {"workload", "advice", "long_context", "offload", "cost"} <= plan.keys()
+    assert {"workload", "advice", "long_context", "offload", "cost", "solved"} <= plan.keys()
+    assert plan["solved"]["concurrency"]["value"] == plan["concurrency"]["ceiling"]
     assert plan["workload"]["stability"]["arrivals_per_s"] == 2.0
+
+
+def test_tiers_and_needs_of_heads_are_given_by_hand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (capsys, folder, "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k")
+    _, plan = document(*words, "--offload", "cpu=1TiB,s3=10TB@1GB", "--head-needs", "8,1,1,1,1,1,1,1")
+    assert [tier["medium"] for tier in plan["offload"]["tiers"]] == ["gpu", "cpu", "s3"]
+    assert sum(plan["offload"]["heads"]["budgets"]) == 8 * 2048
+    _, other = document(*words, "--head-needs", "1,1,1,1,1,1,1,1")
+    assert other["offload"]["heads"]["budgets"] == [2048] * 8
 
 
 def test_the_files_that_are_asked_for_are_written(folder: Path, tmp_path: Path) -> None:
@@ -385,6 +395,63 @@ def test_every_flag_and_finding_is_in_the_how_to() -> None:
     speaking = [*(package / "engines").rglob("*.py"), *(package / "planner").glob("*.py"),
                 *(package / "cli" / "planning").glob("*.py")]  # fmt: skip
     sources = "".join(path.read_text() for path in speaking)
-    codes = set(re.findall(r'(?:Refusal|Finding)\(\s*"(\w+)"', sources))
+    codes = set(re.findall(r'(?:Refusal|Finding|Shared)\(\s*"(\w+)"', sources))
     assert len(codes) > 25
     assert {code for code in codes if f"`{code}`" not in text} == set()
+
+
+_BARE = """
+import sys
+for name in ("prometheus_client", "uvloop", "httptools", "orjson", "starlette", "uvicorn", "aiohttp", "jiter",
+             "tokenizers", "fastokens", "jinja2", "altair", "vl_convert"):
+    sys.modules[name] = None
+from kvbudget.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt_tokens": 900, "completion_tokens": 100}\n' * 20,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
+        '# TYPE vllm:request_prompt_tokens histogram\nvllm:request_prompt_tokens_bucket{le="100.0"} 9\n'
+        'vllm:request_prompt_tokens_bucket{le="+Inf"} 9\nvllm:request_generation_tokens_bucket{le="10.0"} 9\n'
+        'vllm:request_generation_tokens_bucket{le="+Inf"} 9\n',
+    ],
+    ids=["usage", "azure", "histogram"],
+)
+def test_a_trace_is_planned_and_checked_without_the_libraries_of_any_extra(
+    text: str, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "trace").write_text(text)
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", _BARE, *map(str, words)], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    given = (folder, "--gpu", "h100", "--max-model-len", "8k", "--trace", tmp_path / "trace")
+    planned = run("plan", *given, "--write", tmp_path / "kvbudget.toml")
+    assert (planned.returncode, planned.stderr) == (0, "")
+    checked = run("check", tmp_path / "kvbudget.toml")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    missing = run("plan", folder, "--gpu", "h100", "--trace", tmp_path / "nothing")
+    assert missing.returncode == 2
+    assert "No such file" in missing.stderr
+
+
+def test_files_that_cannot_be_the_weights_are_said_to_be_doubtful(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [1000], "data_offsets": [0, 2000]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(2000))
+    _, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k")
+    assert plan["memory"]["weights"]["source"] == "measured"
+    found = next(finding for finding in plan["findings"] if finding["code"] == "weights_doubtful")
+    assert "far less than the 14.96 GiB that config.json describes" in found["message"]
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00004.safetensors")
+    assert main(["plan", str(folder), "--gpu", "h100", "--json"]) == 2
+    assert "model-00002-of-00004.safetensors is missing" in capsys.readouterr().err
+    _, plan = document(capsys, folder, "--gpu", "h100", "--max-model-len", "8k", "--weights", "15GiB")
+    assert [finding["code"] for finding in plan["findings"]] == []

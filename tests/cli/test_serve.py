@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
-from kvbudget.cli.serve import settings_from
+from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import InputError
 from kvbudget.gate.policies import Policy
 
@@ -174,6 +174,53 @@ usable_blocks = 200
 """
 
 
+HYBRID = """
+[[kv.groups]]
+kind = "full"
+layers = 10
+block_size = 32
+page_size_bytes = 64
+[[kv.groups]]
+kind = "mamba"
+layers = 30
+block_size = 32
+page_size_bytes = 64
+fixed_blocks = 2
+"""
+
+
+def test_the_groups_of_a_hybrid_s_budget_are_those_that_requests_are_charged_by(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(GATE.format(gate="pool_blocks = 200" + HYBRID))
+    got = settings("--backend", "http://a:1", "--config", str(path))
+    assert got.layout.blocks_for(64) == 2 + 2
+    with pytest.raises(InputError, match="2 groups of caches, which one block size does not"):
+        settings("--backend", "http://a:1", "--config", str(path), "--block-size", "16")
+    path.write_text(GATE.format(gate="pool_blocks = 200" + HYBRID.partition('[[kv.groups]]\nkind = "mamba')[0]))
+    assert settings("--backend", "http://a:1", "--config", str(path)).layout.blocks_for(64) == 2
+    assert settings("--backend", "http://a:1", "--config", str(path), "--block-size", "16").layout is None
+
+
+def test_every_flag_of_the_gate_can_stand_in_the_file_and_no_other() -> None:
+    from kvbudget.planner.budget.schema import GATE as KNOWN
+
+    parser: argparse.ArgumentParser = parser_of("serve")
+    flags = {action.dest for action in parser._actions} - {"help", "config"}
+    assert set(KNOWN) == flags | {"margin"}
+
+
+def test_what_a_file_tells_is_logged_without_signs_that_steer_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(GATE.format(gate='pool_blocks = 200\n["\\u001b[31mEVIL"]\na = 1'))
+    with serving("--embedded-engine", "--json", "--config", str(path)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "it is not read: ?[31mEVIL" in said
+    assert "\x1b" not in said
+
+
 def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
     path = tmp_path / "kvbudget.toml"
     path.write_text(
@@ -192,13 +239,19 @@ def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "told"),
     [
-        ("speed = 3", "unrecognized arguments: --speed=3"),
-        ('queue_seconds = "soon"', "invalid float value"),
-        ("pool_blocks = 0", "pool-blocks: 0"),
-        ('config = "x"', "cannot stand there"),
-        ('margin = "most"', "--margin"),
-        ("[gate.more]\na = 1", "cannot stand there"),
+        ("speed = 3", "kvbudget.toml: gate.speed is not known there"),
+        ('queue_seconds = "soon"', "gate.queue_seconds is 'soon', not a number from 0"),
+        ("pool_blocks = 0", "gate.pool_blocks is 0, not a whole number from 1"),
+        ('config = "x"', "gate.config is not known there"),
+        ('margin = "most"', "gate.margin"),
+        ("[gate.more]\na = 1", "gate.more is not known there"),
         ("= 3", "no valid TOML"),
+        ("overload_status = 500", "--overload-status: 500"),
+        ("[[kv.group]]\nlayers = 1", "kv.group is not known there; did you mean groups"),
+        ("block_size = 16" + HYBRID, "gate.block_size cannot stand beside"),
+        (HYBRID.replace("mamba", "mambo"), "kv.groups[1].kind is 'mambo'"),
+        (HYBRID.replace("fixed_blocks = 2", "fixed_blocks = 2.0"), "kv.groups[1].fixed_blocks is 2.0"),
+        (HYBRID.replace("block_size = 32", "block_size = 2_000_000"), "a block of 2,000,000 tokens"),
     ],
 )
 def test_a_file_that_cannot_work_is_refused_with_what_to_do(tmp_path: Path, gate: str, told: str) -> None:
@@ -228,6 +281,16 @@ def test_sighup_takes_the_file_over_and_keeps_the_old_one_where_the_new_one_is_b
         assert after_sighup("margin_blocks = 7", "taken: margin_blocks") == 7
         assert after_sighup("margin_blocks = many", "the old settings stay") == 7
         assert after_sighup("margin_blocks = -1", "the old settings stay") == 7
+        assert after_sighup("[[gate]]\nmargin_blocks = 3", "the old settings stay") == 7
+        assert after_sighup(HYBRID.replace("mamba", "mambo"), "kv.groups[1].kind is 'mambo'") == 7
         assert after_sighup('margin_blocks = 9\ntokenizer = "bound"', "need a restart, the old ones stay: tok") == 9
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("backend", ["localhost:8000", "10.0.0.7:8000"])
+def test_a_backend_without_a_scheme_is_told_how_to_write_it(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvbudget.cli.main import main
+
+    assert main(["serve", "--backend", backend, "--pool-blocks", "100", "--tokenizer", "bound"]) == 2
+    assert f"the scheme is missing; write http://{backend}" in capsys.readouterr().err

@@ -63,6 +63,19 @@ def test_who_lacks_a_sequence_is_not_told_about_blocks_alone() -> None:
     assert "1 are free" in message
 
 
+def test_the_reason_is_said_where_it_is_not_the_number_of_free_blocks() -> None:
+    def message(**changed: object) -> str:
+        refused = reject(Refusal.QUEUE_FULL)._replace(**changed)  # type: ignore[arg-type]
+        text: str = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+        return text
+
+    behind = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=7)
+    assert "no room now: 6 before it wait for room, and nobody is overtaken; the request needs 132" in behind
+    alone = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=1)
+    assert "beside what runs it would need more than the pool, at the moment when most is held; the request" in alone
+    assert "no room now: the request needs 11 blocks" in message()
+
+
 def test_many_sequences_that_never_fit_are_told_what_to_lower() -> None:
     refused = reject(Refusal.NEVER_FITS)._replace(sequences=64, max_num_seqs=256)
     message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]

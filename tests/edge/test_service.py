@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -23,10 +24,32 @@ def engine_pool(usable: int, *, single_group: bool | None) -> EnginePool:
     return EnginePool(Blocks(usable + 1), Blocks(usable), Tokens(16), None, None, None, None, single_group, True)
 
 
-def test_the_engine_s_smaller_pool_wins_over_what_a_budget_hoped_for(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert _usable_blocks(1000, engine_pool(512, single_group=True)) == 512
-    assert "512 usable blocks, fewer than the 1000" in caplog.text
+def test_the_engine_s_smaller_pool_wins_over_what_a_budget_hoped_for_and_is_said_once_for_each_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def looks() -> GateService:
+        service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=1000))
+        for usable in (512, 512, 512, 400, 1000, 512):
+            pool = engine_pool(usable, single_group=True)
+            service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
+        return service
+
+    with caplog.at_level(logging.WARNING, "kvbudget.service"):
+        assert asyncio.run(looks()).gate.ledger.usable_blocks == 512
+    warned = [record.getMessage() for record in caplog.records if "fewer than" in record.getMessage()]
+    assert [text.split()[3] for text in warned] == ["512", "400", "512"]
+    assert "512 usable blocks, fewer than the 1000" in warned[0]
+
+
+def test_the_log_says_the_blocks_that_requests_are_charged_by(caplog: pytest.LogCaptureFixture) -> None:
+    async def look() -> None:
+        service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=98, layout=HYBRID))
+        pool = engine_pool(512, single_group=True)
+        service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
+
+    with caplog.at_level(logging.INFO, "kvbudget.service"):
+        asyncio.run(look())
+    assert "pool: 98 usable blocks of 16 and 32 tokens (2 groups of caches), context 4096" in caplog.text
 
 
 def test_what_was_told_wins_over_a_larger_pool_and_stands_alone_when_the_engine_is_silent() -> None:

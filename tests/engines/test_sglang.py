@@ -285,3 +285,54 @@ def test_caches_that_are_not_known_here_are_refused_not_guessed() -> None:
 def test_ranks_that_share_a_sequence_are_refused_not_guessed() -> None:
     with pytest.raises(UnsupportedError, match="--decode-context-parallel-size 2"):
         planned(llama(), GIB, decode_context_parallel_size=2, tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize("version", ["0.4.6", "0.5.2", "0.5.10", "0.5.15", "0.5.23"])
+def test_memory_beside_weights_and_pool_is_that_of_an_engine_that_profiles_no_sampling(version: str) -> None:
+    """4,096 rows of logits, copied as old vLLM did, would be 22 GiB; SGLang never has them."""
+    rule = engine_named(f"sglang@{version}")
+    settings = rule.settle(llama(), EngineFlags(max_model_len=32768), 45487 * 1024**2, "L40S")
+    assert rule.memory_version == (0, 32)
+    assert 1 <= settings.profiled_seqs <= 160
+    fewer = rule.settle(llama(), EngineFlags(max_model_len=32768, max_num_seqs=4), 45487 * 1024**2, "L40S")
+    assert fewer.profiled_seqs == 4
+
+
+def overruns(activation: int, graphs: int, weights: int = 60 * GIB) -> list[Refusal]:
+    rule = engine_named("sglang")
+    model = llama()
+    settings = rule.settle(model, EngineFlags(gpu_memory_utilization=0.9, max_model_len=4096), 80 * GIB, "")
+    taken = Taken(weights, activation, graphs, 0)
+    stages = rule.stages(model, settings)
+    pool = rule.pool(model, settings, stages, [rule.cache_memory(80 * GIB, taken, settings)])
+    return rule.overruns(settings, 80 * GIB, taken, pool)
+
+
+def test_what_the_static_fraction_leaves_must_hold_graphs_and_a_prefill_chunk() -> None:
+    """0.9 of 80 GiB: 8 GiB are left, whatever the weights take."""
+    assert overruns(6 * GIB, 2 * GIB - 1) == []
+    (chunk,) = overruns(8 * GIB, GIB)
+    assert (chunk.code, chunk.fix) == ("beyond_the_card", "use --gpu-memory-utilization 0.88 (--mem-fraction-static)")
+    assert chunk.message.startswith("CUDA out of memory in the first prefill of 8192 tokens.")
+    (graphs,) = overruns(GIB, 9 * GIB)
+    assert graphs.message.startswith("Capture cuda graph failed: CUDA out of memory.")
+
+
+def test_a_smaller_fraction_is_no_advice_where_weights_need_it() -> None:
+    (refusal,) = overruns(12 * GIB, GIB, weights=71 * GIB)
+    assert refusal.fix == "quantise the weights, or use more tensor-parallel ranks"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tgi", "trtllm", "llamacpp"])
+def test_engines_that_measure_first_never_overrun(engine: str) -> None:
+    rule = engine_named(engine)
+    model = llama()
+    settings = rule.settle(model, EngineFlags(max_model_len=4096), 80 * GIB, "")
+    stages = rule.stages(model, settings)
+    pool = rule.pool(model, settings, stages, [GIB])
+    assert rule.overruns(settings, GIB, Taken(GIB, GIB, GIB, GIB), pool) == []
+
+
+def test_a_sliding_group_says_its_window() -> None:
+    _, stages, _, _ = planned(model_from_config(GPT_OSS), GIB, max_model_len=4096)
+    assert [group.window for group in stages[0].layout.groups] == [0, 128]

@@ -177,14 +177,17 @@ class GateMachine(RuleBasedStateMachine):
     def check_physical(self) -> None:
         """The engine never needs more blocks than it has: no preemption."""
         if not self.shrunk:
-            assert sum(one.held() for one in self.engine.values()) <= self.gate.ledger.usable_blocks
+            held = sum(one.held() for one in self.engine.values())
+            assert held <= self.gate.promised_blocks() <= self.gate.ledger.usable_blocks
 
     @invariant()
     def promises_are_those_of_the_living_and_within_the_capacity(self) -> None:
         gate = self.gate
         assert {one.reservation_id for one in gate.ledger} == set(self.engine)
-        if gate.config.policy is Policy.WORST_CASE and not self.shrunk:
-            assert gate.promised_blocks() <= gate.ledger.capacity_blocks
+        promised = gate.promised_blocks()
+        assert sum(gate.promised_by_tenant().values()) == promised
+        if not self.shrunk:
+            assert promised <= gate.ledger.capacity_blocks
         if not self.shrunk:
             assert gate.ledger.sequences <= gate.config.max_num_seqs
 

@@ -91,9 +91,45 @@ def test_what_came_from_a_class_default_is_named() -> None:
     assert "num_hidden_layers" in model_from_config({"model_type": "llama", "hidden_size": 4096}).filled
 
 
-def test_a_class_default_is_no_limit_that_the_config_states() -> None:
-    model = model_from_config({"model_type": "llama"})
-    assert (model.max_model_len, model.longest_given) == (2048, None)
+@pytest.mark.parametrize(
+    ("config", "default"),
+    [
+        ({"model_type": "llama"}, 2048),
+        ({"model_type": "olmo2"}, 2048),
+        ({"model_type": "deepseek_v3"}, 4096),
+        ({"model_type": "deepseek_v32"}, 4096),  # vLLM reads it with DeepSeek-V3's class
+        ({"model_type": "muse_glimmer_text"}, 16384),
+        ({"model_type": "llama", "rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 8192),
+        ({"model_type": "gpt2"}, 1024),
+        ({"model_type": "whisper"}, 448),
+        ({"model_type": "step3p7"}, 128000),
+        ({"model_type": "bloom"}, None),
+        ({"model_type": "RefinedWeb"}, None),
+        ({"model_type": "mamba2"}, None),
+    ],
+)
+def test_a_class_default_is_a_limit_of_its_own(config: dict[str, Any], default: int | None) -> None:
+    model = model_from_config(config)
+    assert (model.longest_given, model.longest_default) == (None, default)
+    assert model.max_model_len == (default or 2048)
+
+
+def test_a_class_default_below_what_config_json_states_counts() -> None:
+    """vLLM takes the smallest of all keys, and a class has its own whether config.json says it or not."""
+    model = model_from_config({"model_type": "llama", "max_seq_len": 8192})
+    assert (model.longest_given, model.longest_key, model.longest_default) == (2048, "max_position_embeddings", None)
+
+
+@pytest.mark.parametrize("kind", [["linear"], {"name": "linear"}, 4, True])
+def test_a_kind_of_rope_scaling_that_is_no_string_is_damage(kind: object) -> None:
+    for key in ("rope_type", "type"):
+        with pytest.raises(BadConfigError, match=key):
+            model_from_config({**LLAMA, "rope_scaling": {key: kind, "factor": 2.0}})
+
+
+def test_a_draft_module_of_thousands_of_layers_is_damage() -> None:
+    with pytest.raises(BadConfigError, match="num_nextn_predict_layers"):
+        model_from_config({"model_type": "deepseek_v3", "num_nextn_predict_layers": 10_000})
 
 
 def test_a_nested_text_config_is_the_model() -> None:
@@ -178,7 +214,8 @@ def test_every_wrapper_leads_to_a_known_text_model() -> None:
 def test_an_unknown_architecture_is_refused_and_the_missing_knowledge_named(config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="missing") as caught:
         model_from_config(config)
-    assert caught.value.fix.startswith("known are ")
+    assert "kvbudget models lists all" in caught.value.fix
+    assert len(caught.value.fix) < 200
 
 
 def test_an_unknown_architecture_is_read_as_full_attention_only_when_asked() -> None:
@@ -332,3 +369,27 @@ def test_a_scaling_of_each_layer_type_counts_as_one_does() -> None:
     apart = {"full_attention": {"rope_type": "linear", "factor": 4}, "sliding_attention": {"rope_type": "default"}}
     config = {"model_type": "llama", "max_position_embeddings": 1024, "rope_parameters": apart}
     assert model_from_config(config).max_model_len == 4096
+
+
+def test_a_list_with_an_entry_for_each_layer_says_how_many_there_are() -> None:
+    """Nemotron-3 has no num_hidden_layers: its class counts the entries of layers_block_type."""
+    named = {"model_type": "nemotron_h", "layers_block_type": ["mamba", "moe", "attention"]}
+    lettered = {"model_type": "nemotron_h", "hybrid_override_pattern": "ME*"}
+    for config in (named, lettered):
+        model = model_from_config(config)
+        assert len(model.layers) == 3
+        assert "num_hidden_layers" not in model.filled
+    whole = model_from_config({"model_type": "gpt_oss"})
+    assert "num_hidden_layers" in whole.filled
+    types = ["sliding_attention", "full_attention"] * (len(whole.layers) // 2)
+    assert "num_hidden_layers" not in model_from_config({"model_type": "gpt_oss", "layer_types": types}).filled
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_next", "gemma3_text", "deepseek_v3", "nemotron_h", "falcon_h1"])
+def test_a_class_default_is_named_once_however_often_it_is_read(model_type: str) -> None:
+    config: dict[str, Any] = {"model_type": model_type}
+    if model_type == "nemotron_h":
+        config["hybrid_override_pattern"] = "M*"
+    filled = model_from_config(config).filled
+    assert filled
+    assert len(filled) == len(set(filled))

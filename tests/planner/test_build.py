@@ -154,7 +154,9 @@ def test_a_plan_that_does_not_fit_is_whole(request_of: MakeRequest) -> None:
     assert document["fits"] is False
     assert 0 < document["concurrency"]["largest_max_model_len"] < 131072
     assert document["concurrency"]["ceiling"] == 0
-    assert document["findings"][0]["fix"] == f"use --max-model-len {plan.pool.largest_max_model_len}"
+    assert plan.low_end is not None
+    assert document["findings"][0]["fix"].startswith(f"use --max-model-len {plan.low_end.largest_max_model_len}, ")
+    assert f"(best estimate: {plan.pool.largest_max_model_len})" in document["findings"][0]["fix"]
 
 
 def test_weights_larger_than_the_card_leave_no_blocks(request_of: MakeRequest) -> None:

@@ -69,3 +69,13 @@ def test_the_explanation_carries_the_numbers_of_the_document(request_of: MakeReq
         assert f"{number:,}" in lines
     assert "8 KV heads over 2 ranks = 4" in lines
     assert "more than twice the tokens" in lines
+
+
+def test_engines_beside_one_another_are_counted_and_their_ceilings_added(request_of: MakeRequest) -> None:
+    one: Any = plan_json(make_plan(request_of(kv_cache_memory=Bytes(8 * GIB), max_model_len=8192)))["concurrency"]
+    asked = request_of(kv_cache_memory=Bytes(8 * GIB), max_model_len=8192, data_parallel_size=3)
+    three: Any = plan_json(make_plan(asked))["concurrency"]
+    assert (one["engines"], three["engines"]) == (1, 3)
+    assert three["ceiling"] == one["ceiling"] > 0
+    assert {name: count * 3 for name, count in one["totals"].items()} == three["totals"]
+    assert three["totals"]["ceiling"] == 3 * three["ceiling"]

@@ -74,3 +74,21 @@ def test_real_requests_are_named_where_the_tail_is(request_of: MakeRequest) -> N
 def test_every_kind_of_cache_has_its_sentence(config: dict[str, Any], words: tuple[str, ...]) -> None:
     said = lines_of(config, kv_cache_memory=Bytes(60 * GIB))
     assert all(word in said for word in words), said
+
+
+def test_compressed_caches_are_told_in_words() -> None:
+    layers = {"num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4]}
+    said = lines_of({"model_type": "deepseek_v4", **layers}, kv_cache_memory=Bytes(64 * GIB))
+    assert "compressors, which make one vector of 4 tokens" in said
+    assert "each 128 tokens in each of 1 compressed layers: a vector of" in said
+    assert "further caches" not in said
+
+
+def test_one_of_a_thing_is_told_as_one() -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 1, "max_position_embeddings": 8192}
+    request = PlanRequest(
+        model_from_config(config, "m"), "vllm", EngineFlags(max_model_len=16), kv_cache_memory=Bytes(GIB)
+    )
+    said = "\n".join(explain(make_plan(request)))
+    assert "a group of 1 full layer, a page of 16 tokens in one layer" in said
+    assert "1 block a request" in said

@@ -112,19 +112,23 @@ def test_every_error_is_headed_on_purpose() -> None:
         root / "planner" / "findings.py",
     ]
     sources = "".join(file.read_text() for file in files)
-    found = set(re.findall(r'(?:Refusal\(|Finding\()\s*"(\w+)"', sources))
+    found = set(re.findall(r'(?:Refusal|Finding|Shared)\(\s*"(\w+)"', sources))
     warnings = {
         "gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name", "class_defaults_decide",
-        "state_checkpoint_possible",
+        "state_checkpoint_possible", "longer_than_class_default", "little_headroom", "batch_default_assumed",
+        "weights_doubtful",
     }  # fmt: skip
     assert found - warnings - OUT_OF_MEMORY == {
         "max_model_len_beyond_model", "heads_not_divisible", "kv_heads_not_divisible", "block_size_unsupported",
         "batched_tokens_below_seqs", "too_few_gpus", "context_parallel_needs_replicas",
         "context_parallel_not_divisible", "context_parallel_sliding_window", "context_parallel_too_large",
         "architecture_removed", "architecture_unsupported", "pipeline_parallel_embedding", "vocabulary_not_divisible",
-        "hybrid_manager_needed", "stage_without_cache",
+        "hybrid_manager_needed", "stage_without_cache", "batched_tokens_below_length", "architecture_unknown_then",
+        "dtype_unsupported", "kv_cache_dtype_unsupported", "architecture_contradicts_model_type",
+        "draft_model_pipeline", "draft_tensor_parallel", "intermediate_size_not_divisible",
+        "quantised_block_not_divisible", "state_heads_not_divisible",
     }  # fmt: skip
-    assert found >= OUT_OF_MEMORY
+    assert found >= OUT_OF_MEMORY - {"beyond_the_card"}  # SGLang's
 
 
 def test_long_lines_hang_under_their_beginning() -> None:
@@ -194,3 +198,36 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     plan = make_plan(PlanRequest(model=model, engine="vllm", flags=flags, kv_cache_memory=Bytes(GIB)))
     text = printed(plan, explain(plan), width=width)
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_engines_beside_one_another_stand_in_the_header_and_beside_the_ceilings() -> None:
+    plan = plan_of(flags=EngineFlags(max_model_len=8192, data_parallel_size=8), gpu=gpu_named("h200"))
+    text = printed(plan, explain(plan), width=200)
+    assert "on 8 engines, each on 1 x H200 141GB, vllm 0.32" in text
+    assert f"; {8 * plan.ceilings.ceiling:,} on 8 engines" in text
+    assert f"8 x {plan.ceilings.ceiling:,} = {8 * plan.ceilings.ceiling:,} whole requests" in text
+    assert "engines" not in printed(plan_of(flags=EngineFlags(max_model_len=8192), gpu=gpu_named("h200")))
+
+
+def test_the_longest_length_is_shown_at_both_ends_of_an_estimate() -> None:
+    model = model_from_config({"model_type": "llama", "max_position_embeddings": 131072}, "m")
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=8192), gpu=gpu_named("rtx-3090")))
+    assert plan.low_end is not None
+    best, low = plan.pool.largest_max_model_len, plan.low_end.largest_max_model_len
+    assert f"up to {best:,} would fit, {low:,} at the low end" in printed(plan, width=200)
+
+
+def test_the_longest_length_is_no_more_than_the_class_default_of_a_config_that_says_none() -> None:
+    model = model_from_config({"model_type": "llama"}, "cut")
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(), kv_cache_memory=Bytes(8 * GIB)))
+    text = " ".join(printed(plan, width=200).split())
+    assert "max_model_len up to 2,048 would fit, the default of its config class" in text
+    assert f"(the pool would hold {plan.pool.largest_max_model_len:,})" in text
+
+
+def test_a_block_of_one_token_and_a_pool_of_one_block_are_singular() -> None:
+    model = model_from_config({"model_type": "llama", "max_position_embeddings": 4096}, "m")
+    plan = make_plan(PlanRequest(model, "sglang", EngineFlags(max_model_len=64), kv_cache_memory=Bytes(GIB)))
+    assert "1 token a block" in printed(plan, width=200)
+    one = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=16, num_gpu_blocks_override=1)))
+    assert "1 block (" in printed(one, width=200)

@@ -9,6 +9,7 @@ from typing import NoReturn
 from kvbudget import __version__
 from kvbudget.cli.planning.extras import workload_facts
 from kvbudget.edge.budget.file import config_fingerprint, read_budget, write_budget
+from kvbudget.edge.budget.lock import changing
 from kvbudget.errors import BadConfigError
 from kvbudget.planner.budget.record import (
     DEFAULT_RETREAT,
@@ -50,12 +51,13 @@ def keep_plan(
         retreat=retreat,
         workload=workload,
     )
-    if os.path.exists(path):
-        old = read_budget(path)
-        if retreat is DEFAULT_RETREAT and "retreat" in section(old, "targets"):
-            section(document, "targets").pop("retreat", None)
-        document = carried_over(document, old)
-    write_budget(path, document)
+    with changing(path):
+        if os.path.isfile(path):
+            old = read_budget(path)
+            if retreat is DEFAULT_RETREAT and "retreat" in section(old, "targets"):
+                section(document, "targets").pop("retreat", None)
+            document = carried_over(document, old)
+        write_budget(path, document)
 
 
 def present_budget(reviewed: Document, path: str, model: str | None = None) -> Document:

@@ -2,14 +2,19 @@
 
 import argparse
 import json
+import shlex
 
 from kvbudget.cli.budget import present_budget, today
 from kvbudget.cli.output import written_out
 from kvbudget.edge.budget.file import read_budget
+from kvbudget.errors import printable
 from kvbudget.planner.budget.drift import Reason, drift
-from kvbudget.planner.budget.record import Document, section
+from kvbudget.planner.budget.record import Document, arguments_of, section
+from kvbudget.planner.budget.schema import unknown_tables
+from kvbudget.units import KIB, format_size
 
 SCHEMA = "kvbudget.check/1"
+_LONGEST_COMMAND = 2000
 EPILOG = """\
 examples:
   kvbudget check                                  # kvbudget.toml in this folder
@@ -32,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
     """Check and print; 0 when the budget holds, 1 when not. Raises InputError for what cannot be checked."""
     reviewed = read_budget(args.budget)
     present = present_budget(reviewed, args.budget, args.model)
-    reasons = drift(reviewed, present, today=today())
+    reasons = _named(drift(reviewed, present, today=today()), reviewed, args.budget)
     with written_out():
         if args.json:
             print(json.dumps(_document(args.budget, reviewed, present, reasons), allow_nan=False))
         else:
-            print(_text(args.budget, reviewed, reasons))
+            print(printable(_text(args.budget, reviewed, reasons)))
     return 1 if reasons else 0
 
 
@@ -50,23 +55,59 @@ def _document(path: str, reviewed: Document, present: Document, reasons: list[Re
         "engine": section(present, "engine"),
         "pool": {"reviewed": section(reviewed, "pool"), "present": section(present, "pool")},
         "reasons": [reason._asdict() for reason in reasons],
+        "unknown_tables": unknown_tables(reviewed),
     }
+
+
+def _named(reasons: list[Reason], reviewed: Document, path: str) -> list[Reason]:
+    """The reasons with the command of this very budget where their advice is to plan again."""
+    model, *flags = arguments_of(reviewed)
+    command = shlex.join(["kvbudget", "plan", *([model] if model else []), *flags])
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]}..."
+    writing = f"{command} --write {shlex.quote(path)}"
+    return [
+        reason._replace(
+            fix=reason.fix.replace("kvbudget plan ... --write", writing).replace(
+                "kvbudget plan with the same flags", command
+            )
+        )
+        for reason in reasons
+    ]
 
 
 def _text(path: str, reviewed: Document, reasons: list[Reason]) -> str:
     name = section(reviewed, "model").get("name", "")
+    budget = f"{path}: the budget of {name}, written {reviewed.get('written', '?')},"
+    own = unknown_tables(reviewed)
+    unread = [f"  not read, as no table of a budget has that name: {', '.join(own)[:200]}"] if own else []
     if not reasons:
-        return f"{path}: the budget of {name}, written {reviewed.get('written', '?')}, holds"
-    lines = [f"{path}: the budget of {name}, written {reviewed.get('written', '?')}, no longer holds:"]
+        return "\n".join([f"{budget} holds", *unread])
+    never = reviewed.get("fits") is False
+    lines = [f"{budget} {'does not hold, and did not fit when it was written' if never else 'no longer holds'}:"]
+    for code in dict.fromkeys(reason.code for reason in reasons):
+        lines += _group(code, [reason for reason in reasons if reason.code == code])
+    return "\n".join(lines + unread)
+
+
+def _group(code: str, reasons: list[Reason]) -> list[str]:
+    """All reasons of one code: what moved, line by line, and once what to do."""
+    times = f" ({len(reasons)})" if len(reasons) > 1 else ""
+    lines, said = [], ""
     for reason in reasons:
-        lines.append(f"  {reason.code}: {reason.message}")
+        if reason.message != said:
+            lines.append(f"  {code}{times}: {reason.message}")
+            said, times = reason.message, ""
         if reason.reviewed is not None or reason.present is not None:
-            lines.append(f"      {reason.what}: reviewed {_shown(reason.reviewed)}, now {_shown(reason.present)}")
-        lines.append(f"      next: {reason.fix}")
-    return "\n".join(lines)
+            values = f"reviewed {_shown(reason.reviewed, reason.what)}, now {_shown(reason.present, reason.what)}"
+            lines.append(f"      {reason.what}: {values}")
+    return lines + [f"      next: {fix}" for fix in dict.fromkeys(reason.fix for reason in reasons)]
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _shown(value: object, what: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
         return "nothing" if value is None else str(value)[:200]
-    return f"{value:,}"
+    sized = isinstance(value, int) and "bytes" in what.rpartition(".")[2] and abs(value) >= KIB
+    return f"{value:,} ({format_size(int(value))})" if sized else f"{value:,}"

@@ -5,14 +5,16 @@ import gc
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from kvbudget import __version__
-from kvbudget.errors import InputError
+from kvbudget.cli.output import written_out
+from kvbudget.errors import InputError, printable
 
 EXIT_GOOD = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
+_LONGEST_SHOWN, _MOST_HINTS = 200, 8
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COMMANDS = {
@@ -42,6 +44,49 @@ class Command(Protocol):
         """Do it; the return value is the exit code."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes flags by their whole names only, and says which one may have been meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # argparse's own signature
+        """As argparse's; an unknown flag is an error that names a near one."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)[:_LONGEST_SHOWN]}{self._meant(unknown)}")
+        for action in self._actions:  # `--write "$FILE"` with nothing in FILE would do nothing, and say nothing
+            if action.option_strings and action.default != "" and getattr(found, action.dest, None) == "":
+                self.error(f"argument {'/'.join(action.option_strings)}: is empty; give a value, or leave it away")
+        return found
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's, which loses help and version without a word where stdout takes nothing."""
+        if sys.stdout is None or file is sys.stdout:
+            with written_out():
+                print(message, end="")
+        else:
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        """As argparse's, which puts usage into the output where stderr is closed."""
+        if sys.stderr is None:
+            raise SystemExit(EXIT_USAGE)
+        super().error(printable(message))
+
+    def _meant(self, unknown: list[str]) -> str:
+        known = [*self._option_string_actions]
+        hints = []
+        for word in unknown[:_MOST_HINTS]:
+            flag = word.partition("=")[0]
+            if not flag.startswith("-"):
+                continue
+            dashes = [name for name in (f"-{flag.lstrip('-')}", f"--{flag.lstrip('-')}") if name in known]
+            if not dashes:
+                import difflib  # only an error needs it
+
+                dashes = difflib.get_close_matches(flag[:64], known, n=1, cutoff=0.6)
+            hints += dashes[:1]
+        return f"; did you mean {', '.join(dict.fromkeys(hints))}?" if hints else ""
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Help of a fixed width: asking the terminal for its own imports shutil, and with it bz2 and lzma."""
 
@@ -62,6 +107,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    try:
+        return _run_command(argv)
+    except InputError as error:  # of --help and --version: stdout took none of it
+        _say(argv[0], error)
+        return EXIT_USAGE
+    except BrokenPipeError:
+        return EXIT_GOOD
+
+
+def _say(word: str, error: InputError) -> None:
+    if sys.stderr is not None:
+        print(printable(f"kvbudget {word}: {error.code}: {error}"), file=sys.stderr)
+
+
+def _run_command(argv: list[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         _without_command(argv)
     parser = parser_of(argv[0])
@@ -73,7 +133,7 @@ def _run(argv: list[str]) -> int:
     try:
         code: int = args.run(args)
     except InputError as error:
-        print(f"kvbudget {args.command}: {error.code}: {error}", file=sys.stderr)
+        _say(args.command, error)
         return EXIT_USAGE
     except ModuleNotFoundError as error:  # commands import heavy parts late
         return _missing(args.command, error)
@@ -87,8 +147,9 @@ def _run(argv: list[str]) -> int:
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The flags of one command. Making those of all commands would take longer than a plan."""
     command, summary = _load(name), COMMANDS[name]
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"kvbudget {name}",
+        allow_abbrev=False,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=command.EPILOG,
         formatter_class=_Help,
@@ -100,7 +161,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 def _without_command(argv: list[str]) -> NoReturn:
     """Help, version, or the error that a command is missing or unknown."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kvbudget",
         description="One accounting for the KV cache of self-hosted LLM servers.",
         epilog="kvbudget COMMAND --help shows flags and examples.",

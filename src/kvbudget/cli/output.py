@@ -15,12 +15,13 @@ def written_out() -> Iterator[None]:
 
     Raises BadValueError where it cannot be written. BrokenPipeError passes: the reader (head, less) has seen enough.
     """
+    if sys.stdout is None:  # closed by who started us; print() would drop everything without a word
+        raise BadValueError("stdout: is closed", fix="send the output somewhere, /dev/null if nowhere")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a name that a terminal cannot show is no reason to fail
     try:
         yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _drop_the_rest()
         raise

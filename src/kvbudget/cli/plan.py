@@ -63,8 +63,11 @@ def planned(args: argparse.Namespace) -> Planned:
 
 
 def _asks_for_more(args: argparse.Namespace) -> bool:
-    wanted = (args.trace, args.prompt_lengths, args.long_context, args.price_per_hour)
-    return args.advise or args.offload or any(value is not None for value in wanted)
+    wanted = (
+        args.trace, args.prompt_lengths, args.solve, args.long_context, args.offload, args.head_needs,
+        args.price_per_hour,
+    )  # fmt: skip
+    return args.advise or any(value is not None for value in wanted)
 
 
 def run(args: argparse.Namespace) -> int:

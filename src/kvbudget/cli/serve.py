@@ -8,18 +8,15 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from kvbudget.errors import BadConfigError, BadValueError, InputError, UnsupportedError
-from kvbudget.gate.gate import GateConfig
-from kvbudget.gate.policies import Policy
-from kvbudget.units import Tokens, parse_length, parse_size
+from kvbudget.cli.serving.flags import add_flags
+from kvbudget.cli.serving.settings import budget_given, completed, prefill_tokens, settings_from, settings_of
+from kvbudget.errors import InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
     from kvbudget.edge.service import GateService, ServiceSettings
-    from kvbudget.pool.groups import Layout
 
 EPILOG = """examples:
   kvbudget serve --embedded-engine
@@ -36,97 +33,20 @@ EPILOG = """examples:
 exit: 0 stopped by SIGINT or SIGTERM with nothing cut off, 1 requests had to be cut off, 2 wrong usage
 """
 
-_LOWEST = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
-_LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0}
-_HIGHEST = 10**12
-# What holds where neither a flag nor [gate] of the file says anything else: flags before file before these.
-_DEFAULTS = {
-    "backend": None,
-    "embedded_engine": False,
-    "tokenizer": "engine",
-    "pool_blocks": None,
-    "block_size": None,
-    "max_context": None,
-    "max_num_seqs": 256,
-    "max_num_batched_tokens": 2048,
-    "policy": "trajectory",
-    "margin_blocks": 0,
-    "queue_requests": 1024,
-    "queue_tokens": None,
-    "queue_seconds": 30.0,
-    "default_max_tokens": "2048",
-    "overload_status": 429,
-    "ledger": "memory",
-    "host": "127.0.0.1",
-    "port": 8800,
-    "admin_host": "127.0.0.1",
-    "admin_port": 8801,
-    "max_body": "16MiB",
-    "drain_seconds": 30.0,
-    "json": False,
-    "config": None,
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the contract, plus bounds of the edge. What is not given stays out of the namespace: see _DEFAULTS."""
-    parser.argument_default = argparse.SUPPRESS
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again",
-    )
-    where = parser.add_argument_group("engine")
-    where.add_argument("--backend", action="append", metavar="URL", help="the engine, http://HOST:PORT")
-    where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
-    where.add_argument(
-        "--tokenizer",
-        metavar="PATH|engine|bound",
-        help="count prompts by a folder's tokenizer.json and chat template, by the engine's /tokenize (default), "
-        "or by the proved upper bound from bytes",
-    )
-    where.add_argument(
-        "--pool-blocks", type=int, metavar="N", help="blocks that requests can use (default: ask the engine)"
-    )
-    where.add_argument("--block-size", type=int, metavar="N", help="tokens per block (default: ask the engine)")
-    where.add_argument("--max-context", metavar="N", help="most tokens of one request (default: ask the engine)")
-    where.add_argument("--max-num-seqs", type=int, metavar="N", help="the engine's own setting (default 256)")
-    where.add_argument(
-        "--max-num-batched-tokens",
-        type=int,
-        metavar="N",
-        help="the engine's own setting, bounds the prefill delay (default 2048, vLLM's smallest)",
-    )
-    admission = parser.add_argument_group("admission")
-    admission.add_argument("--policy", help="worst-case or trajectory (default)")
-    admission.add_argument("--margin-blocks", type=int, metavar="N", help="blocks kept back on purpose (default 0)")
-    admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
-    admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
-    admission.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
-    admission.add_argument(
-        "--default-max-tokens",
-        metavar="N",
-        help="promised when a chat request names no max_tokens (default 2048)",
-    )
-    admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
-    admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
-    edge = parser.add_argument_group("edge")
-    edge.add_argument("--host", help="address of the data plane (default 127.0.0.1)")
-    edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
-    edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
-    edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
-    edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")
-    edge.add_argument("--drain-seconds", type=float, metavar="S", help="on SIGTERM, wait so long (default 30)")
-    edge.add_argument("--json", action="store_true", help="the ready line as JSON")
+    """Declare the flags."""
+    add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
     given = args
-    args = completed(given)
-    settings = settings_from(given)
+    _log_to_stderr()
+    budget = budget_given(given)
+    args = completed(given, budget)
+    settings = settings_of(args, budget)
     _raise_file_limit()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         import uvloop
 
@@ -138,96 +58,17 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(_serve(args, settings, given))
 
 
-def completed(given: argparse.Namespace) -> argparse.Namespace:
-    """Every flag with its value: what was given, else what [gate] of --config says, else the default.
+class _PrintableFormatter(logging.Formatter):
+    """What files, engines and clients tell is logged as text that steers no terminal."""
 
-    Raises BadConfigError for a file that cannot be read, is no budget, or whose [gate] holds what is no flag.
-    """
-    flags, path = vars(given), getattr(given, "config", None)
-    from_file = _flags_of_file(path) if path is not None else {}
-    if "backend" in flags or "embedded_engine" in flags:  # the one given here stands before another engine
-        from_file = {name: value for name, value in from_file.items() if name not in ("backend", "embedded_engine")}
-    return argparse.Namespace(**{**_DEFAULTS, **from_file, **flags})
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
-def settings_from(given: argparse.Namespace) -> "ServiceSettings":
-    """Parse, don't validate twice: flags become settings here and nowhere else. Raises InputError."""
-    args = completed(given)
-    from kvbudget.edge.http.limits import ServerLimits
-    from kvbudget.edge.service import ServiceSettings
-
-    backends = args.backend or []
-    if args.embedded_engine == bool(backends):
-        raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
-    if len(backends) > 1:
-        raise UnsupportedError("several --backend: this version serves one engine", fix="run one gate per engine")
-    if args.ledger != "memory":
-        raise UnsupportedError(f"--ledger {args.ledger}: this version knows memory only", fix="leave the flag away")
-    for flag, low in _LOWEST.items():
-        value = getattr(args, flag)
-        if value is not None and not low <= value <= _HIGHEST:  # nan is neither
-            shown = flag.replace("_", "-")
-            raise BadValueError(f"--{shown}: {value} is not within {low} and {_HIGHEST}", fix=f"give at least {low}")
-    if args.overload_status not in (429, 503, 529):
-        raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
-    return ServiceSettings(
-        backend_url=_backend_url(backends[0]) if backends else "",
-        tokenizer=args.tokenizer,
-        pool_blocks=args.pool_blocks,
-        block_size=args.block_size,
-        layout=_layout(given, args),
-        gate=GateConfig(
-            policy=_policy(args.policy),
-            max_num_seqs=args.max_num_seqs,
-            max_context=None if args.max_context is None else _tokens(args.max_context, "--max-context"),
-            margin_blocks=args.margin_blocks,
-            queue_requests=args.queue_requests,
-            queue_tokens=None if args.queue_tokens is None else parse_length(args.queue_tokens, "--queue-tokens"),
-            queue_ns=int(args.queue_seconds * 1e9),
-            prefill_tokens_per_step=_prefill_tokens(args.max_num_batched_tokens, args.max_num_seqs),
-        ),
-        default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
-        host=args.host,
-        port=args.port,
-        admin_host=args.admin_host,
-        admin_port=args.admin_port,
-        overload_status=args.overload_status,
-        server_limits=ServerLimits(body_bytes=parse_size(args.max_body, "--max-body")),
-    )
-
-
-def _layout(given: argparse.Namespace, args: argparse.Namespace) -> "Layout | None":
-    """The groups of the budget, where its model has more than one kind of them; a --block-size given means one."""
-    path = getattr(given, "config", None)
-    if path is None or args.block_size is not None:
-        return None
-    from kvbudget.edge.budget.file import read_budget
-    from kvbudget.planner.budget.record import layout_of
-
-    return layout_of(read_budget(path))
-
-
-def _flags_of_file(path: str) -> dict[str, object]:
-    """[gate] as flags, judged by the same parser as the command line."""
-    from kvbudget.edge.budget.file import read_budget
-    from kvbudget.planner.budget.record import gate_settings
-
-    def refuse(message: str) -> NoReturn:
-        raise BadConfigError(f"{path[-200:]}: [gate]: {message}", fix="kvbudget serve --help names the flags")
-
-    parser = argparse.ArgumentParser(prog="[gate]", add_help=False, allow_abbrev=False)
-    add_arguments(parser)
-    parser.error = refuse  # type: ignore[method-assign]
-    arguments = []
-    for name, value in gate_settings(read_budget(path)).items():
-        flag = "--" + name.replace("_", "-")
-        if name == "config" or isinstance(value, dict):
-            refuse(f"{name} cannot stand there")
-        if isinstance(value, bool):
-            arguments += [flag] if value else []
-        else:
-            arguments += [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
-    return vars(parser.parse_args(arguments))
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _raise_file_limit() -> None:
@@ -327,7 +168,7 @@ def _before_embedded(settings: "ServiceSettings", engine: "RunningEngine") -> "S
     gate = replace(
         settings.gate,
         max_num_seqs=engine.settings.max_num_seqs,
-        prefill_tokens_per_step=_prefill_tokens(engine.settings.max_num_batched_tokens, engine.settings.max_num_seqs),
+        prefill_tokens_per_step=prefill_tokens(engine.settings.max_num_batched_tokens, engine.settings.max_num_seqs),
     )
     return replace(settings, backend_url=engine.url, gate=gate)
 
@@ -362,44 +203,10 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         if service.gate.backend_up
         else f"NOT UP YET ({facts.problem}); requests get 503 until it is"
     )
-    print(
+    told = (
         f"kvbudget {verb}: gate {service.url} before {service.backend.url}, admin {service.admin_url}\n"
         f"  engine: {state}\n"
         f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  look:   curl {service.admin_url}/v1/state",
-        flush=True,
+        f"  look:   curl {service.admin_url}/v1/state"
     )
-
-
-def _policy(name: str) -> Policy:
-    try:
-        return Policy(name)
-    except ValueError:
-        known = ", ".join(policy.value for policy in Policy)
-        raise UnsupportedError(f"--policy {name[:40]}: this version knows {known}", fix="choose one of them") from None
-
-
-def _prefill_tokens(max_num_batched_tokens: int, max_num_seqs: int) -> int:
-    """What a step leaves for prefill when every other sequence decodes one token."""
-    return max(1, max_num_batched_tokens - max_num_seqs)
-
-
-def _tokens(text: str, flag: str) -> Tokens:
-    tokens = parse_length(text, flag)
-    if tokens < 1:
-        raise BadValueError(f"{flag}: {tokens} is below 1", fix="give at least 1")
-    return tokens
-
-
-def _backend_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise BadValueError(f"--backend {url[:80]}: {error}", fix="write http://HOST:PORT") from None
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
-        raise BadValueError(
-            f"--backend {url[:80]}: not a plain http://HOST:PORT", fix="leave path and credentials away"
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{port or 80}"
+    print(printable(told), flush=True)

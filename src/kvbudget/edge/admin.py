@@ -57,7 +57,10 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
 
 GAUGES = {
     "kvbudget_pool_blocks": "Blocks that requests can use, the null block aside.",
-    "kvbudget_reserved_blocks": "Blocks promised to living requests at their worst common moment, by tenant.",
+    "kvbudget_reserved_blocks": (
+        "Blocks promised to living requests at their worst common moment, by tenant: what the engine may come to hold, "
+        "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
+    ),
     "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",

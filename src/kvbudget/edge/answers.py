@@ -123,18 +123,26 @@ class Refuser:
             Refusal.QUEUE_FULL: "and the queue is full",
             Refusal.DEADLINE: f"and no room came free within {reject.waited_ns / 1e9:.1f} s of waiting",
         }[reject.refusal]
-        places = max(0, reject.max_num_seqs - reject.running_sequences)
-        lack = ""
-        if reject.sequences > places:
-            lack = (
-                f"the request needs {reject.sequences} of the engine's {reject.max_num_seqs} sequences "
-                f"(--max-num-seqs), {places} are free; "
-            )
         return (
-            f"KV pool {self._pool_name!r} has no room now: {lack}the request needs {reject.needed_blocks} blocks, "
-            f"{reject.free_blocks} of {reject.capacity_blocks} are free, {why}; place in queue would be "
+            f"KV pool {self._pool_name!r} has no room now: {_lacking(reject)}the request needs {reject.needed_blocks} "
+            f"blocks, {reject.free_blocks} of {reject.capacity_blocks} are free, {why}; place in queue would be "
             f"{reject.position}. Please retry in about {math.ceil(reject.retry_after_ns / 1e9)} s."
         )
+
+
+def _lacking(reject: Reject) -> str:
+    """What is in the way where it is not the number of free blocks; empty where it is."""
+    places = max(0, reject.max_num_seqs - reject.running_sequences)
+    if reject.sequences > places:
+        return (
+            f"the request needs {reject.sequences} of the engine's {reject.max_num_seqs} sequences (--max-num-seqs), "
+            f"{places} are free; "
+        )
+    if reject.needed_blocks > reject.free_blocks:
+        return ""
+    if reject.position > 1:
+        return f"{reject.position - 1} before it wait for room, and nobody is overtaken; "
+    return "beside what runs it would need more than the pool, at the moment when most is held; "
 
 
 def _over_context(reject: Reject) -> str:

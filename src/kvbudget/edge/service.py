@@ -85,6 +85,7 @@ class GateService:
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._fewer: tuple[int, int] | None = None  # (usable, told): what was last warned of
 
     @property
     def url(self) -> str:
@@ -167,6 +168,7 @@ class GateService:
         if pool is not None and (unusable := _why_unusable(pool, settings.layout)):
             pool, problem = None, unusable
         usable = _usable_blocks(settings.pool_blocks, pool)
+        self._warn_of_fewer(settings.pool_blocks, usable)
         block_size = settings.block_size or (pool.block_size if pool else 16)
         if usable is None:
             self.backend.facts = replace(
@@ -179,9 +181,16 @@ class GateService:
         layout = settings.layout or uniform_layout(block_size)
         ledger = self.gate.ledger
         if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
-            log.info("pool: %d usable blocks of %d tokens, context %s", usable, block_size, facts.max_context)
+            log.info("pool: %d usable blocks of %s, context %s", usable, _told_sizes(layout), facts.max_context)
             self.gateway.push(CapacityChanged(layout, Blocks(usable), facts.max_context))
         self.gateway.backend_changed(True)
+
+    def _warn_of_fewer(self, told: int | None, usable: int | None) -> None:
+        """Once for each such finding: the engine is looked at every two seconds."""
+        fewer = (usable, told) if told is not None and usable is not None and usable < told else None
+        if fewer is not None and fewer != self._fewer:
+            log.warning("the engine has %d usable blocks, fewer than the %d it was to have", *fewer)
+        self._fewer = fewer
 
     def _counter(self) -> Counter:
         name = self.settings.tokenizer
@@ -209,9 +218,14 @@ def _usable_blocks(told: int | None, pool: EnginePool | None) -> int | None:
     """What was told, but never more than the engine itself says that it has; None when nobody knows."""
     if told is None or pool is None:
         return told if pool is None else pool.usable_blocks
-    if pool.usable_blocks < told:
-        log.warning("the engine has %d usable blocks, fewer than the %d it was to have", pool.usable_blocks, told)
     return min(told, pool.usable_blocks)
+
+
+def _told_sizes(layout: Layout) -> str:
+    """`16 tokens`; of a layout with several groups all block sizes that they have."""
+    sizes = sorted({group.block_size for group in layout.groups})
+    groups = f" ({len(layout.groups)} groups of caches)" if len(layout.groups) > 1 else ""
+    return f"{' and '.join(map(str, sizes))} tokens{groups}"
 
 
 def _why_unusable(pool: EnginePool, layout: Layout | None) -> str:

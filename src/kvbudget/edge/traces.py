@@ -12,32 +12,23 @@ Arrivals are counted from the first request. Every row is used or the file is re
 read gives a load that nobody meant.
 """
 
-import csv
 import json
 import math
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, timezone
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 
+from kvbudget.edge.azure_trace import COLUMNS, MAX_LENGTH_TOKENS, azure_columns
+from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.errors import BadValueError
 from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl")
-# A length beyond this is damage, not a request; keeps arithmetic on hostile files small.
-MAX_LENGTH_TOKENS = 2**31
-MAX_LINE_CHARS = 4 * 1024 * 1024
 MAX_ARRIVAL_NS = 10 * 366 * 86_400 * 10**9
 DEFAULT_TENANT = "default"
-
-_AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s*(?:(Z)|([+-])(\d\d):?(\d\d))?", re.ASCII
-)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +96,20 @@ def load_trace(path: Path, trace_format: str | None = None, options: TraceOption
     """
     options = options or TraceOptions()
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = _bounded(file)
+        with given_lines(str(path), fix="give a CSV or JSONL file") as found:
+            lines = utf8_only(found, str(path))
             first = next(lines, "")
-            parse = _parser(trace_format or _guess(first, path))
-            requests = list(parse(_chain(first, lines), str(path)))
+            requests = parse_trace(chain((first,), lines), trace_format or _guess(first, path), str(path))
     except OSError as error:
         raise BadValueError(f"{path}: {error.strerror or error}", fix="give a readable trace file") from None
-    except UnicodeDecodeError as error:
-        raise BadValueError(f"{path}: not UTF-8 at byte {error.start}", fix="give a CSV or JSONL file") from None
     if not requests:
         raise BadValueError(f"{path}: no requests in it", fix="check --trace-format and that the file is whole")
     return apply_options(requests, options)
+
+
+def parse_trace(lines: Iterable[str], trace_format: str, source: str) -> list[TraceRequest]:
+    """The requests of all lines, as recorded and in their order. Raises BadValueError, naming the line."""
+    return list(_parser(trace_format)(lines, source))
 
 
 def apply_options(requests: list[TraceRequest], options: TraceOptions) -> list[TraceRequest]:
@@ -127,12 +120,13 @@ def apply_options(requests: list[TraceRequest], options: TraceOptions) -> list[T
     if options.spread_s:
         arrivals = _spread(arrivals, max(1, round(options.spread_s * 1e9)), random.Random(options.seed))  # noqa: S311
     pace = Fraction(options.rate_scale)
-    ordered = [
-        replace(request, arrival_ns=int(arrival_ns / pace))
-        for request, arrival_ns in zip(ordered[: options.max_requests], arrivals, strict=False)
-    ]
+    if pace != 1:
+        arrivals = [int(arrival_ns / pace) for arrival_ns in arrivals]
+    ordered = ordered[: options.max_requests]
     factor = _length_factor(ordered, options)
-    return [_shaped(request, factor, options) for request in ordered]
+    return [
+        _shaped(request, arrival_ns, factor, options) for request, arrival_ns in zip(ordered, arrivals, strict=False)
+    ]
 
 
 def _spread(arrivals: list[int], width_ns: int, generator: random.Random) -> list[int]:
@@ -163,7 +157,7 @@ def _length_factor(requests: list[TraceRequest], options: TraceOptions) -> Fract
     return min(Fraction(1), Fraction(options.window - declared, longest))
 
 
-def _shaped(request: TraceRequest, factor: Fraction, options: TraceOptions) -> TraceRequest:
+def _shaped(request: TraceRequest, arrival_ns: int, factor: Fraction, options: TraceOptions) -> TraceRequest:
     prompt = _scaled(request.prompt_tokens, factor)
     output = _scaled(request.output_tokens, factor)
     declared = options.max_tokens or max(_scaled(request.max_new_tokens, factor), output)
@@ -171,16 +165,13 @@ def _shaped(request: TraceRequest, factor: Fraction, options: TraceOptions) -> T
         # The prompt gives way last: an answer can be cut and is still an answer.
         prompt = min(prompt, options.window - (options.max_tokens or 1))
         declared = min(declared, options.window - prompt)
-    return replace(
-        request,
-        prompt_tokens=Tokens(prompt),
-        max_new_tokens=Tokens(declared),
-        output_tokens=Tokens(min(output, declared)),
+    return TraceRequest(
+        arrival_ns, Tokens(prompt), Tokens(declared), Tokens(min(output, declared)), request.tenant, request.hash_ids
     )
 
 
 def _scaled(length: int, factor: Fraction) -> int:
-    return max(1, int(length * factor))
+    return length if factor == 1 else max(1, int(length * factor))
 
 
 def _parser(trace_format: str) -> Callable[[Iterable[str], str], Iterator[TraceRequest]]:
@@ -191,7 +182,7 @@ def _parser(trace_format: str) -> Callable[[Iterable[str], str], Iterator[TraceR
 
 
 def _guess(first: str, path: Path) -> str:
-    if all(name in first for name in _AZURE_COLUMNS):
+    if all(name in first for name in COLUMNS):
         return "azure"
     if '"input_length"' in first:
         return "mooncake"
@@ -204,29 +195,8 @@ def _guess(first: str, path: Path) -> str:
 
 
 def _azure(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
-    rows = csv.reader(lines, strict=True)
-    try:
-        header = [name.strip() for name in next(rows, [])]
-        missing = [name for name in _AZURE_COLUMNS if name not in header]
-        if missing:
-            raise BadValueError(
-                f"{source}:1: no column {missing[0]}", fix=f"the header must name {', '.join(_AZURE_COLUMNS)}"
-            )
-        stamp_at, prompt_at, output_at = (header.index(name) for name in _AZURE_COLUMNS)
-        for row in rows:
-            if not row:
-                continue
-            where = f"{source}:{rows.line_num}"
-            if len(row) != len(header):
-                raise BadValueError(f"{where}: {len(row)} fields, the header has {len(header)}", fix="repair this row")
-            yield _request(
-                where,
-                arrival_ns=_stamp_ns(where, row[stamp_at].strip()),
-                prompt=_whole(where, "ContextTokens", row[prompt_at]),
-                output=_whole(where, "GeneratedTokens", row[output_at]),
-            )
-    except csv.Error as error:
-        raise BadValueError(f"{source}:{rows.line_num}: {error}", fix="repair this row") from None
+    for arrival_ns, prompt, output in zip(*azure_columns(lines, source), strict=True):
+        yield _request(source, arrival_ns=arrival_ns, prompt=prompt, output=output)
 
 
 def _mooncake(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
@@ -293,13 +263,6 @@ def _json_rows(lines: Iterable[str], source: str) -> Iterator[tuple[str, dict[st
         yield where, row
 
 
-def _whole(where: str, name: str, text: str) -> int:
-    text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_LENGTH_TOKENS):
-        raise BadValueError(f"{where}: {name} {text[:40]!r} is not a count of tokens", fix="repair this row")
-    return int(text)
-
-
 def _length(where: str, name: str, row: dict[str, object]) -> int:
     value = row.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_LENGTH_TOKENS:
@@ -319,33 +282,3 @@ def _ids(where: str, row: dict[str, object]) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
         raise BadValueError(f"{where}: hash_ids is not a list of integers", fix="repair this row")
     return tuple(value)
-
-
-def _stamp_ns(where: str, text: str) -> int:
-    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`; datetime alone would cut the seventh digit."""
-    match = _STAMP.fullmatch(text)
-    if match is None:
-        raise BadValueError(f"{where}: TIMESTAMP {text[:40]!r} is not an ISO date and time", fix="repair this row")
-    offset = timedelta(hours=int(match[10] or 0), minutes=int(match[11] or 0)) * (-1 if match[9] == "-" else 1)
-    try:
-        year, month, day, hour, minute, second = (int(match[at]) for at in range(1, 7))
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone(offset))
-    except ValueError as error:
-        raise BadValueError(f"{where}: TIMESTAMP {text[:40]!r}: {error}", fix="repair this row") from None
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + int((match[7] or "0").ljust(9, "0"))
-
-
-def _bounded(file: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
-        if len(line) > MAX_LINE_CHARS:
-            raise BadValueError(
-                f"line {number} is longer than {MAX_LINE_CHARS} characters", fix="this is no trace file"
-            )
-        yield line
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    if first:
-        yield first
-    yield from rest

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from kvbudget.errors import UnsupportedError
 from kvbudget.model.read import Model
 from kvbudget.units import Bytes, Tokens
 
@@ -16,6 +17,7 @@ class Speculation(NamedTuple):
     num_speculative_tokens: int
     draft: Model | None = None
     modules: int = 1  # draft modules that run one after another (multi-layer MTP)
+    draft_tensor_parallel_size: int = 0  # 0: not asked for
 
 
 class EngineFlags(NamedTuple):
@@ -40,6 +42,7 @@ class EngineFlags(NamedTuple):
     gpu_memory_utilization: float | None = None
     async_scheduling: bool | None = None
     enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
     num_gpu_blocks_override: int | None = None
     disable_hybrid_kv_cache_manager: bool = False
     mamba_cache_dtype: str = "auto"
@@ -55,6 +58,41 @@ class EngineFlags(NamedTuple):
     micro_batch: int | None = None  # llama.cpp --ubatch-size
     flash_attention: bool | None = None  # llama.cpp --flash-attn
     window_pools: bool = False  # TensorRT-LLM: max_attention_window is given layer by layer, as config.json has it
+    allow_long_max_model_len: bool = False  # environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN
+
+
+# Flags whose name is not that of their field.
+_SPELT = {
+    "pp_layer_partition": "VLLM_PP_LAYER_PARTITION",
+    "value_cache_dtype": "--cache-type-v",
+    "gpu_layers": "--n-gpu-layers",
+    "micro_batch": "--ubatch-size",
+    "flash_attention": "--flash-attn",
+    "window_pools": "window sizes layer by layer (max_attention_window)",
+}
+LLAMACPP_ONLY = ("value_cache_dtype", "kv_unified", "swa_full", "gpu_layers", "micro_batch", "flash_attention")
+
+
+def refuse_flags(flags: EngineFlags, engine: str, lacking: tuple[str, ...]) -> None:
+    """Raises UnsupportedError for the first field of `lacking` that is not left at its default."""
+    for name in lacking:
+        value = getattr(flags, name)
+        if value != EngineFlags._field_defaults[name]:
+            spelt = _SPELT.get(name, "--" + name.replace("_", "-"))
+            shown = "" if isinstance(value, bool | tuple) else f" {str(value)[:40]}"
+            raise UnsupportedError(f"{spelt}{shown}: {engine} has nothing like it", fix="leave it out")
+
+
+class Batching(NamedTuple):
+    """vLLM: what decides the batch beside max_model_len. `asked_*`: 0 or None where no flag says it. `batches`: so many
+    are in flight at once."""
+
+    asked_tokens: int
+    asked_seqs: int
+    default_tokens: int
+    default_seqs: int
+    asked_chunks: bool | None
+    batches: int
 
 
 class Settings(NamedTuple):
@@ -62,7 +100,11 @@ class Settings(NamedTuple):
 
     `hybrid_manager`: layers of different kinds have groups of their own. `conv_state_bytes`, `matrix_state_bytes`: of
     one element of the two parts of a recurrent state, 0 for what each layer asks for. `defaults_known`: the device was
-    known, so the batch defaults are those of the engine on it. `sm100`: it is known to be of compute capability 10.x.
+    known, so the batch defaults are those of the engine on it. `sm100`: it is known to be of compute capability 10.x;
+    `capability`: its compute capability, (0, 0) when unknown. `dtype`: as asked. `profiled_seqs`: the most sequences
+    that the engine's memory beside weights and pool must do with, where that is not `max_num_seqs`; 0: it is.
+    `batching`: by what the batch follows another max_model_len; None: it does not. `longest`: the most that the engine
+    takes as max_model_len, whatever the memory; 0: no limit is known.
     """
 
     max_model_len: Tokens
@@ -81,6 +123,7 @@ class Settings(NamedTuple):
     num_gpu_blocks_override: int | None
     decode_context_parallel_size: int = 1
     prefix_caching: bool = True
+    chunked_prefill: bool = True
     enforce_eager: bool = False
     hybrid_manager: bool = True
     speculation: Speculation | None = None
@@ -90,6 +133,11 @@ class Settings(NamedTuple):
     pp_layer_partition: tuple[int, ...] | None = None
     asked_block_size: int = 0
     sm100: bool = False
+    capability: tuple[int, int] = (0, 0)
+    dtype: str = "auto"
+    profiled_seqs: int = 0
+    batching: Batching | None = None
+    longest: Tokens = Tokens(0)
     # llama.cpp: cells of one slot, or of all together where they are unified, and how they are laid out
     context_cells: Tokens = Tokens(0)
     unified_cells: bool = False

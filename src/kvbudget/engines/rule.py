@@ -97,5 +97,10 @@ class Engine(Protocol):
     def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
         """Everything that would stop the start, in the order in which the engine would meet it."""
 
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """What stops the start once the pool is there: CUDA graphs or a first batch that a card of `total` bytes has no
+        room for. Always empty where the engine measures them before it sizes the pool. `taken` on the pool's stage.
+        """
+
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """What the start-up log will say of the pool, in the engine's own words."""

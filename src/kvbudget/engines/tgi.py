@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from kvbudget.engines.flags import EngineFlags, Settings
+from kvbudget.engines.flags import LLAMACPP_ONLY, EngineFlags, Settings, refuse_flags
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
 from kvbudget.engines.tokens import (
     SeparatePools,
@@ -29,6 +29,10 @@ NEWEST = (3, 3)
 _CONCURRENT_REQUESTS = 128  # --max-concurrent-requests
 _PREFILL_TOKENS = 4096  # --max-batch-prefill-tokens
 _FLASHINFER_SIZES = (64, 128, 256)  # launcher/src/main.rs: resolve_attention
+_LACKING = (
+    *LLAMACPP_ONLY, "window_pools", "data_parallel_size", "async_scheduling", "disable_hybrid_kv_cache_manager",
+    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "pp_layer_partition", "enable_chunked_prefill",
+)  # fmt: skip
 _ELEMENTS = {"fp8_e4m3fn": 1, "fp8_e5m2": 1, "fp8": 1, "fp8_e4m3": 1, "float16": 2, "bfloat16": 2}
 
 
@@ -74,6 +78,7 @@ class Tgi:
         ):
             if value > 1:
                 raise BadValueError(f"{flag} {value}: TGI only splits layers over shards", fix=f"leave {flag} out")
+        refuse_flags(flags, "TGI", _LACKING)
         if flags.speculation is not None and flags.speculation.method not in ("ngram", "medusa"):
             raise UnsupportedError(
                 f"--speculative-config: TGI has no method {flags.speculation.method[:40]!r}", fix="use ngram or medusa"
@@ -184,6 +189,10 @@ class Tgi:
                 )
             )
         return found
+
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """None: the warm-up batch runs before the pool is sized."""
+        return []
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """backends/v3/src/lib.rs, router/src/main.rs."""

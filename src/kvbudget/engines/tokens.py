@@ -60,6 +60,18 @@ def refuse_context_parallel(ranks: int, engine: str) -> None:
         )
 
 
+def refuse_stages_without_cache(layouts: Iterable[Layout], bounds: Bounds, engine: str) -> None:
+    """Raises UnsupportedError for a pipeline stage whose layers keep nothing: what `engine` makes of it is not known
+    (vLLM 0.32 divides by zero)."""
+    for layout, (first, end) in zip(layouts, bounds, strict=True):
+        if not layout.groups:
+            raise UnsupportedError(
+                f"the pipeline stage of layers {first} to {end - 1} keeps no cache: what {engine} makes of it is not "
+                "known here",
+                fix="use fewer pipeline stages",
+            )
+
+
 def length_of(model: Model, asked: int | None, engine: str) -> Tokens:
     """The longest request; `asked` may not be vLLM's auto."""
     if asked is not None and asked < 0:

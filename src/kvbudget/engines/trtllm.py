@@ -9,7 +9,7 @@ must do with what is left.
 
 from collections.abc import Sequence
 
-from kvbudget.engines.flags import EngineFlags, Settings
+from kvbudget.engines.flags import LLAMACPP_ONLY, EngineFlags, Settings, refuse_flags
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
 from kvbudget.engines.tokens import (
     SeparatePools,
@@ -17,6 +17,7 @@ from kvbudget.engines.tokens import (
     caches_of,
     length_of,
     refuse_context_parallel,
+    refuse_stages_without_cache,
     refuse_unknown_caches,
     stored,
     weight_element_bytes,
@@ -37,6 +38,10 @@ _BATCHED_TOKENS = 8192  # max_num_tokens
 _ENGINE_BLOCK, _PYTORCH_BLOCK = 64, 32
 _ELEMENTS = {"fp8": 1, "fp8_e4m3": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _INDEXER_SCALED = 128
+_LACKING = (
+    *LLAMACPP_ONLY, "disable_hybrid_kv_cache_manager", "mamba_cache_dtype", "mamba_ssm_cache_dtype",
+    "enable_chunked_prefill",
+)  # fmt: skip
 
 
 class WindowPools(SeparatePools):
@@ -67,6 +72,7 @@ class Trtllm:
     def settle(self, model: Model, flags: EngineFlags, device_memory: int, device_name: str) -> Settings:
         """What the engine runs with. `gpu_memory_utilization` is the share of free memory."""
         refuse_unknown_caches(model, self.name)
+        refuse_flags(flags, "TensorRT-LLM", _LACKING)
         refuse_context_parallel(flags.decode_context_parallel_size, self.name)
         if any(isinstance(cache, State) for cache in caches_of(dict.fromkeys(model.layers))):
             raise UnsupportedError(
@@ -123,7 +129,9 @@ class Trtllm:
         bounds = bounds_of(
             len(model.layers), settings.pipeline_parallel_size, settings.pp_layer_partition, extra_last=False
         )
-        return tuple(Stage(first, end, _layout(model.layers[first:end], settings)) for first, end in bounds)
+        layouts = [_layout(model.layers[first:end], settings) for first, end in bounds]
+        refuse_stages_without_cache(layouts, bounds, "TensorRT-LLM")
+        return tuple(Stage(first, end, layout) for (first, end), layout in zip(bounds, layouts, strict=True))
 
     def pool(self, model: Model, settings: Settings, stages: Sequence[Stage], available: Sequence[int]) -> Pool:
         """Blocks of the primary pool: the smallest of all ranks; of the longest window where there are several."""
@@ -175,6 +183,10 @@ class Trtllm:
                 )
             )
         return found
+
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """None: a full forward pass runs before the pool is sized."""
+        return []
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """batch_manager/kvCacheManager.cpp: allocatePools."""
@@ -252,4 +264,4 @@ def _group(kind: LayerKind, layers: int, token: int, settings: Settings, window:
     size = token * settings.block_size
     mixed = Bytes(size if size % layers else 0)
     page = Bytes(-(-size // layers))
-    return Group(kind, layers, settings.block_size, page, mixed, most_tokens=Tokens(window))
+    return Group(kind, layers, settings.block_size, page, mixed, most_tokens=Tokens(window), window=Tokens(window))

@@ -30,7 +30,7 @@ from kvbudget.gate.events import (
     Tick,
 )
 from kvbudget.gate.expectation import MAX_WAIT_NS, Expectation
-from kvbudget.gate.policies import Policy, fits, promised_blocks, promised_by_tenant
+from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
 from kvbudget.gate.queue import Queue, Waiting
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.pool.footprint import Footprint, largest_new_tokens
@@ -81,6 +81,10 @@ class Gate:
         self._ended_ids: set[str] = set()  # reservations that only live on as tails
         self._arrivals = 0
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
+        # What was shown to suffice when the last one was let in covers every course from then on, so it still does. The
+        # same sum made later lets everybody be out of step once more, from where they are seen to be by then.
+        # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
+        self._shown: Blocks | None = None
         self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Arrived: self._arrived,
@@ -122,12 +126,18 @@ class Gate:
         return self._skew_with(0)
 
     def promised_blocks(self) -> Blocks:
-        """Blocks that all promises need at their worst common moment; at most the capacity."""
-        return promised_blocks(self.config.policy, self.ledger, self.skew_steps)
+        """Blocks that all promises need at their worst common moment: never less than the engine can come to hold.
+
+        At most the capacity, unless the pool shrank, its layout changed, or sequences turned out to be further out of
+        step than was thought when they were let in; then nobody is let in until it fits again.
+        """
+        anew = promised_blocks(self.config.policy, self.ledger, self.skew_steps)
+        return anew if self._shown is None else min(anew, self._shown)
 
     def promised_by_tenant(self) -> dict[str, Blocks]:
-        """The same, by tenant."""
-        return promised_by_tenant(self.config.policy, self.ledger, self.skew_steps)
+        """The same, by tenant; the sum is `promised_blocks`."""
+        by_tenant = promised_by_tenant(self.config.policy, self.ledger, self.skew_steps)
+        return shared_out(by_tenant, self.promised_blocks())
 
     def free_blocks(self) -> Blocks:
         """Blocks that are not promised."""
@@ -151,8 +161,11 @@ class Gate:
             wait_ns = self._room_expected_in(event, resolved[0], now_ns)
             return [*commands, self._reject(event, Refusal.DEADLINE, now_ns, retry_after_ns=wait_ns)]
         footprint, peak_blocks = resolved
-        if self.queue.place_for(event.priority) == 1 and self._has_room(event, footprint, peak_blocks):
-            commands.append(self._forward(event, footprint, peak_blocks, now_ns, waited_ns=0))
+        promise = None
+        if self.queue.place_for(event.priority) == 1:
+            promise = self._promise_with(event, footprint, peak_blocks)
+        if promise is not None:
+            commands.append(self._forward(event, footprint, peak_blocks, promise, now_ns, waited_ns=0))
         else:
             commands.append(self._park(event, footprint, peak_blocks, now_ns))
         return commands
@@ -186,10 +199,11 @@ class Gate:
             return footprint, footprint.peak_blocks(self.ledger.layout)
         return Refusal.NEVER_FITS
 
-    def _has_room(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> bool:
+    def _promise_with(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> Blocks | None:
+        """What all promises need together with this one; None if there is no room for it."""
         if self.ledger.sequences + footprint.total_sequences > self.config.max_num_seqs:
-            return False
-        return fits(
+            return None
+        return promise_with(
             self.config.policy,
             self.ledger,
             footprint,
@@ -199,9 +213,10 @@ class Gate:
         )
 
     def _forward(
-        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, waited_ns: int
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, promise: Blocks, now_ns: int, waited_ns: int
     ) -> Forward:
         self._told_free = None
+        self._shown = promise
         made = self.ledger.reserve(
             event.request_id,
             event.tenant,
@@ -259,7 +274,10 @@ class Gate:
         self.expectation.learn(living, output_tokens // living.footprint.total_sequences, now_ns)
         if living.paced and output_tokens <= living.footprint.max_new_tokens:  # an engine that lies teaches nothing
             # The engine put several tokens into one event: that far our view of a sequence can be behind it.
-            self._lag_steps = max(self._lag_steps, output_tokens - living.seen_tokens)
+            behind = output_tokens - living.seen_tokens
+            if behind > self._lag_steps:
+                self._lag_steps = behind
+                self._shown = None
 
     def _progressed(self, event: Progressed, now_ns: int) -> list[Command]:
         self.ledger.progress(event.request_id, event.new_tokens, now_ns)
@@ -276,6 +294,7 @@ class Gate:
 
     def _capacity_changed(self, event: CapacityChanged, now_ns: int) -> list[Command]:
         self.ledger.resize(event.layout, event.usable_blocks)
+        self._shown = None
         self.engine_context = event.max_context
         self._context_cap = self._smallest_cap()
         self._told_free = None
@@ -334,12 +353,12 @@ class Gate:
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         while (head := self.queue.head()) is not None and self.backend_up:
-            if not self._has_room(head.arrived, head.footprint, head.peak_blocks):
+            arrived, footprint, peak_blocks = head.arrived, head.footprint, head.peak_blocks
+            promise = self._promise_with(arrived, footprint, peak_blocks)
+            if promise is None:
                 break
-            self.queue.remove(head.arrived.request_id)
-            commands.append(
-                self._forward(head.arrived, head.footprint, head.peak_blocks, now_ns, now_ns - head.since_ns)
-            )
+            self.queue.remove(arrived.request_id)
+            commands.append(self._forward(arrived, footprint, peak_blocks, promise, now_ns, now_ns - head.since_ns))
         return commands
 
     # Refusals

@@ -20,23 +20,26 @@ class Policy(StrEnum):
     TRAJECTORY = "trajectory"
 
 
-def fits(
+def promise_with(
     policy: Policy, ledger: Ledger, footprint: Footprint, peak_blocks: int, *, paced: bool, skew_steps: int
-) -> bool:
-    """Whether `footprint`, which needs `peak_blocks` at its worst, may be promised on top of everything that lives."""
+) -> Blocks | None:
+    """Blocks that all promises need when `footprint`, which needs `peak_blocks` at its worst, is promised on top of
+    everything that lives; None if that is more than the capacity."""
     capacity = ledger.capacity_blocks
-    if ledger.peak_sum_blocks + peak_blocks <= capacity:
-        return True  # true under every policy, and cheap: the common case of a pool with room
+    sum_of_peaks = ledger.peak_sum_blocks + peak_blocks
+    if sum_of_peaks <= capacity:
+        return Blocks(sum_of_peaks)  # true under every policy, and cheap: the common case of a pool with room
     if policy is Policy.WORST_CASE:
-        return False
+        return None
     fixed = ledger.unpaced_peak_blocks + (0 if paced else peak_blocks)
     if fixed > capacity:
-        return False
+        return None
     courses = ledger.paced_courses()
     if paced:
         prompt = footprint.prompts[0]
         courses.append(Course(prompt, prompt + footprint.max_new_tokens))
-    return fixed + peak_over_time(ledger.layout, courses, skew_steps) <= capacity
+    needed = fixed + peak_over_time(ledger.layout, courses, skew_steps)
+    return Blocks(needed) if needed <= capacity else None
 
 
 def promised_blocks(policy: Policy, ledger: Ledger, skew_steps: int) -> Blocks:
@@ -61,3 +64,16 @@ def promised_by_tenant(policy: Policy, ledger: Ledger, skew_steps: int) -> dict[
     for living, share in zip(paced, shares, strict=True):
         totals[living.tenant] += share
     return {tenant: Blocks(blocks) for tenant, blocks in totals.items()}
+
+
+def shared_out(by_tenant: dict[str, Blocks], blocks: int) -> dict[str, Blocks]:
+    """`by_tenant` in the same proportion, rounded, so that it adds up to `blocks`, which is at most its sum."""
+    total = sum(by_tenant.values())
+    shares: dict[str, Blocks] = {}
+    before = given = 0
+    for tenant, part in by_tenant.items():
+        before += part
+        upto = blocks * before // total if total else 0
+        shares[tenant] = Blocks(upto - given)
+        given = upto
+    return shares

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kvbudget.errors import BadConfigError, UnsupportedError
-from kvbudget.model.fields import LARGEST_LAYERS, Fields
+from kvbudget.model.fields import LARGEST_DRAFT, LARGEST_LAYERS, Fields
 from kvbudget.model.kinds import refuse_other_kinds
 from kvbudget.model.layers import Attention, Layer
 from kvbudget.model.windows import Reach, agreed_types, class_types, named_types, reaches
@@ -71,7 +71,7 @@ def grouped_layers(family: "Family", fields: Fields, model_type: str) -> tuple[L
 
 def one_draft_layer(family: "Family", fields: Fields, model_type: str) -> tuple[Layer, ...]:
     """An MTP module of num_nextn_predict_layers layers like the model's own, over the whole context."""
-    count = fields.optional_count("num_nextn_predict_layers", low=0, high=100) or 0
+    count = fields.optional_count("num_nextn_predict_layers", low=0, high=LARGEST_DRAFT) or 0
     return (Layer((attention_of(fields, model_type),)),) * count
 
 
@@ -151,7 +151,7 @@ def kv_heads_of(fields: Fields, model_type: str, heads: int) -> int:
         return heads
     found = fields.optional_count("num_key_value_heads", high=LARGEST_HEADS)
     if found is None:  # the class means multi-head attention by it
-        fields.filled.append("num_key_value_heads")
+        fields.note_filled("num_key_value_heads")
     return found or heads
 
 

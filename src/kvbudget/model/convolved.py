@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvbudget.errors import BadConfigError
 from kvbudget.model.attention import LARGEST_HEAD_SIZE, LARGEST_HEADS, divided_heads
-from kvbudget.model.fields import LARGEST_LAYERS, Fields
+from kvbudget.model.fields import LARGEST_DRAFT, LARGEST_LAYERS, Fields
 from kvbudget.model.layers import Attention, ConvolutionWindow, Layer
 from kvbudget.model.states import LARGEST_KERNEL
 
@@ -28,7 +28,7 @@ def convolved_layers(family: "Family", fields: Fields, model_type: str) -> tuple
 def convolved_drafts(family: "Family", fields: Fields, model_type: str) -> tuple[Layer, ...]:
     """The MTP modules that mtp_config counts; its local_layer_ids are those that slide."""
     own = Fields(fields.section("mtp_config") or {}, {}, {"num_nextn_predict_layers": 0})
-    count = own.count("num_nextn_predict_layers", low=0, high=LARGEST_LAYERS)
+    count = own.count("num_nextn_predict_layers", low=0, high=LARGEST_DRAFT)
     return _layers(fields, count, own.counts(_KEY)) if count else ()
 
 

@@ -10,6 +10,7 @@ from kvbudget.errors import BadConfigError, MissingFieldError
 # No model comes near; beyond it a count is damage, and arithmetic stays small.
 LARGEST_COUNT = 10**9
 LARGEST_LAYERS = 10_000
+LARGEST_DRAFT = 100  # layers of a built-in draft module
 _SHOWN_CHARACTERS = 60
 
 
@@ -59,7 +60,7 @@ class Fields:
             value = self._defaults.get(name)
             if value is None:
                 return None
-            self.filled.append(name)
+            self.note_filled(name)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise _bad(self.key(name), value, f"must be a whole number from {low} to {high}")
         return value
@@ -86,8 +87,13 @@ class Fields:
         """The class default, noted where it says more than a class without one would mean."""
         value = self._defaults.get(name, without)
         if value != without:
-            self.filled.append(name)
+            self.note_filled(name)
         return value
+
+    def note_filled(self, name: str) -> None:
+        """Lists `name` in `filled`, once however often it is read."""
+        if name not in self.filled:
+            self.filled.append(name)
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """A list of strings, None when missing or null."""

@@ -144,8 +144,11 @@ def nemotron_h_layers(family: "Family", fields: Fields, model_type: str) -> tupl
             "config.json: layers_block_type or hybrid_override_pattern is missing, so the layers' kinds are unknown",
             fix="add hybrid_override_pattern: one of M, *, - and E for each layer",
         )
-    stated = fields.optional_count("num_hidden_layers", high=LARGEST_LAYERS)
-    if stated is not None and "num_hidden_layers" in fields.raw and stated != len(names):
+    # the class has no number of its own beside the list (transformers 5.19 `configuration_nemotron_h.py`)
+    stated = None
+    if fields.given("num_hidden_layers") is not None:
+        stated = fields.count("num_hidden_layers", high=LARGEST_LAYERS)
+    if stated is not None and stated != len(names):
         raise BadConfigError(
             f"config.json: {key} has {len(names)} entries, but num_hidden_layers is {stated}",
             fix=f"one entry of {key} for each layer",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvbudget.errors import BadConfigError, UnsupportedError
 from kvbudget.model.attention import LARGEST_HEAD_SIZE, LARGEST_HEADS, attention_of
-from kvbudget.model.fields import LARGEST_LAYERS, Fields
+from kvbudget.model.fields import LARGEST_DRAFT, LARGEST_LAYERS, Fields
 from kvbudget.model.layers import Indexer, Latent, Layer
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def latent_drafts(family: "Family", fields: Fields, model_type: str) -> tuple[La
 
 def draft_count(fields: Fields, name: str = "num_nextn_predict_layers") -> int:
     """Layers of the built-in draft module; 0 when the key is missing and the class has no default."""
-    return fields.optional_count(name, low=0, high=LARGEST_LAYERS) or 0
+    return fields.optional_count(name, low=0, high=LARGEST_DRAFT) or 0
 
 
 def latent_of(fields: Fields) -> Latent:

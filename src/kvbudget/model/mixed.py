@@ -12,7 +12,7 @@ from kvbudget.model.attention import (
     layers_of,
     windowed_layers,
 )
-from kvbudget.model.fields import LARGEST_COUNT, LARGEST_LAYERS, Fields
+from kvbudget.model.fields import LARGEST_COUNT, LARGEST_DRAFT, LARGEST_LAYERS, Fields
 from kvbudget.model.kinds import refuse_other_kinds
 from kvbudget.model.layers import Attention, Cache, CrossAttention, Layer
 from kvbudget.model.windows import (
@@ -114,7 +114,7 @@ def step_layers(family: "Family", fields: Fields, model_type: str) -> tuple[Laye
 def step_draft_layers(family: "Family", fields: Fields, model_type: str) -> tuple[Layer, ...]:
     """Its MTP layers follow the model's own in layer_types; full where that ends (vLLM 0.32 models/step3p5_mtp.py)."""
     first = fields.count("num_hidden_layers", high=LARGEST_LAYERS)
-    count = fields.optional_count("num_nextn_predict_layers", low=0, high=100) or 0
+    count = fields.optional_count("num_nextn_predict_layers", low=0, high=LARGEST_DRAFT) or 0
     types = (fields.texts("layer_types") or ())[first : first + count]
     return tuple(_step_layer(fields, model_type, name, {}) for name in (*types, *(FULL,) * (count - len(types))))
 
@@ -142,7 +142,7 @@ def typed_layers(family: "Family", fields: Fields, model_type: str) -> tuple[Lay
 
 def typed_draft_layers(family: "Family", fields: Fields, model_type: str) -> tuple[Layer, ...]:
     """EXAONE MoE's MTP: mtp_layer_types, or the model's own from its first layer (vLLM 0.32 models/exaone_moe.py)."""
-    count = fields.optional_count("num_nextn_predict_layers", low=0, high=100) or 0
+    count = fields.optional_count("num_nextn_predict_layers", low=0, high=LARGEST_DRAFT) or 0
     layers = fields.count("num_hidden_layers", high=LARGEST_LAYERS)
     types = fields.texts("mtp_layer_types") or layer_types_of(family, fields, model_type, layers) or ()
     if len(types) < count:

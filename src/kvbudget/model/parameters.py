@@ -417,15 +417,13 @@ def _layer_bytes(
     size = 0
     for index in range(first, end):
         layer = layers[index]
-        formats = None
-        if quantization is not None:
-            formats = tuple(quantization.format_of(offset + index, matrix.name) for matrix in layer.matrices)
-        key = (id(layer), formats)
+        key = (id(layer), quantization.apart(offset + index) if quantization is not None else None)
         if key not in known:
             own = layer.whole * element_bytes
             own += -(-layer.split * element_bytes // tensor_parallel)
-            for number, matrix in enumerate(layer.matrices):
-                own += _matrix_bytes(matrix, formats[number] if formats else None, tensor_parallel, element_bytes)
+            for matrix in layer.matrices:
+                stored = quantization.format_of(offset + index, matrix.name) if quantization is not None else None
+                own += _matrix_bytes(matrix, stored, tensor_parallel, element_bytes)
             known[key] = own
         size += known[key]
     return size

@@ -50,6 +50,10 @@ class Quantization(NamedTuple):
                 return target.format
         return None
 
+    def apart(self, layer: int) -> tuple[int, ...]:
+        """Equal for layers whose matrices of one name have one format."""
+        return tuple([target.names.apart(layer) for target in self.targets if target.names is not None])
+
     @property
     def linear_format(self) -> "Format | None":
         """The format of the matrices that no list names, which are most of them; None when they are unquantised."""

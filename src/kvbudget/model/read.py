@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvbudget.errors import BadConfigError, BadValueError, MissingFieldError, UnsupportedError
 from kvbudget.model.attention import LARGEST_HEADS, assumed_layers
 from kvbudget.model.families.family import Family
-from kvbudget.model.families.lookup import family_of, known_families, known_wrappers, text_inside
+from kvbudget.model.families.lookup import family_of, near_names, text_inside
 from kvbudget.model.fields import LARGEST_COUNT, Fields
 from kvbudget.model.kinds import refuse_other_architecture
 from kvbudget.model.layers import Layer
@@ -36,6 +36,11 @@ _LENGTH_KEYS = (
 _ROPE_ALREADY_SCALED = (
     "default", "mrope", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"
 )  # fmt: skip
+# One entry for each layer; those of compress_ratios go on with the draft's layers.
+_LAYER_LISTS = (
+    "layer_types", "layers_block_type", "hybrid_override_pattern", "compress_ratios", "block_configs",
+    "hybrid_layer_pattern", "attn_type_list", "no_rope_layers", "indexer_types",
+)  # fmt: skip
 # An architecture that nobody knows, read as full attention because the caller said so: no key has a default.
 _ASSUMED = Family({}, layers=assumed_layers)
 
@@ -45,10 +50,10 @@ class Model(NamedTuple):
 
     `draft_layers`: those of its built-in draft module (MTP), which an engine runs only when asked to.
     `max_model_len`: what the engine takes when nothing is asked. `longest_given`: the limit that config.json states
-    itself, None when only a class default was there. `parameters` is None when they are not counted, and then
-    `weights_unknown` says why. `named_quantisation`: the word of a name that says the weights are quantised where
-    config.json does not, else "". `experts_per_token` is 0 for dense models, and `expert_intermediate_size` is that of
-    one routed expert. `multimodal`: the language model is part of a larger one.
+    itself, None when only a class default was there, which is `longest_default` then. `parameters` is None when they
+    are not counted, and then `weights_unknown` says why. `named_quantisation`: the word of a name that says the weights
+    are quantised where config.json does not, else "". `experts_per_token` is 0 for dense models, and
+    `expert_intermediate_size` is that of one routed expert. `multimodal`: the language model is part of a larger one.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Model(NamedTuple):
     experts_per_token: int = 0
     expert_intermediate_size: int = 0
     multimodal: bool = False
+    longest_default: Tokens | None = None
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -102,14 +108,14 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
         raise UnsupportedError(
             f"model_type {model_type[:40]!r} is unknown: which of its layers keep a KV cache, and the defaults of its "
             "config class, are missing",
-            fix=f"known are {', '.join(known_families())}; or assume full attention on purpose (--assume full)",
+            fix=f"{near_names(model_type)}; or assume full attention on purpose (--assume full)",
         )
     fields = Fields(text, family.spelling, family.defaults)
     layers = family.layers(family, fields, model_type)
     drafts = family.draft_layers(family, fields, model_type) if family.draft_layers else ()
     hidden = fields.count("hidden_size")
     heads = fields.count("num_attention_heads", low=0, high=LARGEST_HEADS)
-    length, given, key = _longest(fields, model_type)
+    length, given, key, default = _longest(fields, model_type)
     quantization = quantization_of(config, text)
     parameters, unknown = _parameters(fields, family, model_type, layers, drafts, heads, quantization, config)
     return Model(
@@ -128,12 +134,20 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
         quantization=quantization,
         parameters=parameters,
         weights_unknown=unknown,
-        filled=tuple(dict.fromkeys(fields.filled)),
+        filled=_filled(fields, len(layers), len(drafts)),
         named_quantisation="" if quantization else quantisation_named(name, config.get("_name_or_path")),
         experts_per_token=_experts_per_token(fields),
         expert_intermediate_size=_expert_size(fields),
         multimodal=text is not config,
+        longest_default=default,
     )
+
+
+def _filled(fields: Fields, layers: int, drafts: int) -> tuple[str, ...]:
+    """What class defaults decided. A list with an entry for each layer says how many there are."""
+    lengths = {len(value) for key in _LAYER_LISTS if isinstance(value := fields.raw.get(key), list | str)}
+    told = bool(lengths & {layers, layers + drafts})
+    return tuple(name for name in fields.filled if not (told and name == "num_hidden_layers"))
 
 
 def _text_part(config: Mapping[str, object], assume: str) -> tuple[Mapping[str, object], str]:
@@ -157,7 +171,7 @@ def _text_part(config: Mapping[str, object], assume: str) -> tuple[Mapping[str, 
         raise UnsupportedError(
             f"model_type {model_type[:40]!r} has a nested text config but is unknown: how it uses its text model is "
             "missing",
-            fix=f"known are {', '.join(known_wrappers())}",
+            fix=near_names(model_type),
         )
     inner = Fields(section, {}, {})
     section = _section(inner) or section  # Qwen's omni models nest once more
@@ -199,29 +213,50 @@ def _expert_size(fields: Fields) -> int:
     return 0
 
 
-def _longest(fields: Fields, model_type: str) -> tuple[Tokens, Tokens | None, str]:
-    """(default context length, limit stated by config.json or None, the key that stated it)."""
+def _longest(fields: Fields, model_type: str) -> tuple[Tokens, Tokens | None, str, Tokens | None]:
+    """(default context length, limit stated by config.json or None, the key that stated it, limit of the class when
+    config.json states none)."""
     stated = [(fields.count(key), key) for key in _LENGTH_KEYS if fields.raw.get(key) is not None]
+    default = None
+    if fields.given("max_position_embeddings") is None and not fields.is_null("max_position_embeddings"):
+        default = fields.optional_count("max_position_embeddings")  # the config class has it, said or not
     model_max = fields.optional_count("model_max_length")
     if model_max is not None:  # Command-R: replaces the others
-        stated = [(model_max, "model_max_length")]
+        stated, default = [(model_max, "model_max_length")], None
+    if stated and default is not None and default < min(stated)[0]:
+        stated = [(default, "max_position_embeddings")]
     length, key = min(stated) if stated else (fields.optional_count("max_position_embeddings") or 2048, "")
     scalings = _scalings(fields)
-    kinds = [scaling.get("rope_type") or scaling.get("type") or "default" for scaling in scalings]
+    kinds = [_rope_kind(scaling) for scaling in scalings]
     if "gemma3" not in model_type:  # its length is scaled already
         length = _scaled(length, zip(kinds, scalings, strict=True))
     longest = Tokens(length) if key else None
+    by_class = Tokens(length) if default is not None and not key else None
     if "longrope" in kinds or "su" in kinds:
         # Long-RoPE models serve their original length unless a longer one is asked for.
         length = fields.optional_count("original_max_position_embeddings") or length
-    return Tokens(length), longest, key
+    return Tokens(length), longest, key, by_class
 
 
 def _scalings(fields: Fields) -> tuple[Mapping[str, object], ...]:
     """The RoPE scaling, or those of each layer type where they are apart (rope_parameters of transformers 5)."""
     section = fields.section("rope_scaling") or fields.section("rope_parameters") or {}
+    _rope_kind(section)  # an object there is damage, no scaling of a layer type
     apart = tuple(value for value in section.values() if isinstance(value, dict))
     return apart or (section,)
+
+
+def _rope_kind(scaling: Mapping[str, object]) -> str:
+    for key in ("rope_type", "type"):
+        kind = scaling.get(key)
+        if kind is not None and not isinstance(kind, str):
+            raise BadConfigError(
+                f"config.json: the {key} of the RoPE scaling is {str(kind)[:60]}, but it must be a string",
+                fix=f"correct {key} in config.json",
+            )
+        if kind:
+            return kind
+    return "default"
 
 
 def _scaled(length: int, scalings: Iterable[tuple[object, Mapping[str, object]]]) -> int:

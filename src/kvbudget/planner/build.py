@@ -2,11 +2,11 @@
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.registry import engine_named
-from kvbudget.engines.rule import Engine, Pool
+from kvbudget.engines.rule import Engine, Pool, Refusal, Taken
 from kvbudget.errors import BadValueError
 from kvbudget.planner.curve import whole_requests
-from kvbudget.planner.findings import findings_on
-from kvbudget.planner.memory import memory_of
+from kvbudget.planner.findings import findings_on, headroom_findings
+from kvbudget.planner.memory import graphs_beside, memory_of
 from kvbudget.planner.request import Ceilings, Finding, Memory, Plan, PlanRequest, TailWaste
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
@@ -29,11 +29,29 @@ def make_plan(request: PlanRequest) -> Plan:
         memory = memory._replace(kv=memory.kv._replace(bytes=pool.bytes))
     ceilings, warnings = _ceilings(request, settings, layout, pool)
     refusals = engine.refusals(request.model, settings, stages, pool)
-    findings = [Finding(r.code, "error", r.message, r.fix) for r in refusals]
+    if memory.usable.bytes:
+        taken = Taken(
+            memory.weights.bytes, memory.activation.bytes, memory.cuda_graphs.bytes, memory.non_torch.bytes
+        )  # fmt: skip
+        refusals = [*refusals, *engine.overruns(settings, memory.total.bytes, taken, pool)]
+    findings = [_refusal(r, request, engine) for r in refusals]
     if _beyond_the_card(memory):
-        fix = _split_that_fits(request, engine)
+        fix = _split_that_fits(request, engine, memory)
         findings = [finding._replace(fix=fix) if finding.code == "no_kv_memory" else finding for finding in findings]
-    findings += findings_on(request, engine.name, settings, memory, ceilings) + warnings
+    low = None
+    if memory.kv.low is not None and engine.needs_memory:
+        from kvbudget.planner.low_end import length_at_both_ends, low_end_findings, low_end_of
+
+        low = low_end_of(request, engine, settings, stages, memories, pool)
+    if low is not None:
+        findings = [length_at_both_ends(finding, low) for finding in findings]
+        if not any(finding.severity == "error" for finding in findings):
+            warnings += low_end_findings(request, engine, settings, memory, stages[pool.stage], pool, low, ceilings)
+    later = graphs_beside(request, engine, settings, stages[pool.stage], memory)
+    if later is not None:
+        findings += headroom_findings(memory, later)
+    findings += findings_on(request, engine.name, settings, memory, layout, pool, ceilings)
+    findings += warnings
     return Plan(
         request=request,
         engine_name=engine.name,
@@ -45,7 +63,17 @@ def make_plan(request: PlanRequest) -> Plan:
         ceilings=ceilings,
         findings=tuple(findings),
         tail_waste=_tail_waste(request, layout, ceilings, pool.max_model_len),
+        low_end=low,
     )
+
+
+def _refusal(refusal: Refusal, request: PlanRequest, engine: Engine) -> Finding:
+    """VLLM_ALLOW_LONG_MAX_MODEL_LEN makes a warning of one refusal (vLLM 0.32 config/model.py)."""
+    beyond = refusal.code == "max_model_len_beyond_model"
+    if beyond and engine.name == "vllm" and request.flags.allow_long_max_model_len:
+        fix = "allowed by VLLM_ALLOW_LONG_MAX_MODEL_LEN: with RoPE positions beyond it may give nan, without it crash"
+        return Finding(refusal.code, "warning", refusal.message, fix)
+    return Finding(refusal.code, "error", refusal.message, refusal.fix)
 
 
 def _beyond_the_card(memory: Memory) -> bool:
@@ -54,11 +82,13 @@ def _beyond_the_card(memory: Memory) -> bool:
     return memory.usable.bytes > 0 and memory.total.bytes <= taken
 
 
-def _split_that_fits(request: PlanRequest, engine: Engine) -> str:
+def _split_that_fits(request: PlanRequest, engine: Engine, memory: Memory) -> str:
     """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice."""
+    now = request.flags.tensor_parallel_size
+    enough = now * memory.weights.bytes // memory.usable.bytes  # more ranks than these: weights split evenly at best
     ranks = 1
     while ranks <= request.model.attention_heads:
-        if ranks > request.flags.tensor_parallel_size and _starts_with(request, engine, ranks):
+        if ranks > max(now, enough) and _starts_with(request, engine, ranks):
             return (
                 f"use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the weights; "
                 "a larger share of the card would not be enough"
@@ -125,9 +155,11 @@ def _ceilings(request: PlanRequest, settings: Settings, layout: Layout, pool: Po
         lengths.append(Tokens(min(length, longest)))
     kept = request.margin.of(pool.usable_blocks) if request.margin else Blocks(0)
     full, p50, p95, p99 = (
-        whole_requests(layout, pool.usable_blocks - kept, settings.max_num_seqs, length, pool.most_requests)
+        whole_requests(layout, max(0, pool.usable_blocks - kept), settings.max_num_seqs, length, pool.most_requests)
         for length in (longest, *lengths)
     )
+    if kept and not full.requests and layout.blocks_for(longest) <= pool.usable_blocks:
+        warnings.append(_margin_finding(layout, pool, kept))
     ceilings = Ceilings(
         ceiling=full.requests,
         limited_by=full.limited_by,
@@ -138,6 +170,17 @@ def _ceilings(request: PlanRequest, settings: Settings, layout: Layout, pool: Po
         margin_blocks=kept,
     )
     return ceilings, warnings
+
+
+def _margin_finding(layout: Layout, pool: Pool, kept: int) -> Finding:
+    length = layout.largest_length(pool.usable_blocks - kept, pool.max_model_len)
+    return Finding(
+        "margin_leaves_nothing",
+        "error",
+        f"--margin keeps {kept:,} of {pool.usable_blocks:,} blocks back, and a request of {pool.max_model_len:,} "
+        f"tokens needs {pool.blocks_per_request:,}: none may run",
+        f"use --max-model-len {length}, or a smaller --margin" if length else "use a smaller --margin",
+    )
 
 
 def _percentiles(request: PlanRequest, longest: int) -> tuple[int, int, int]:

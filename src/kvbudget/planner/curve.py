@@ -6,7 +6,8 @@ from kvbudget.pool.groups import Layout
 from kvbudget.units import Tokens
 
 if TYPE_CHECKING:
-    from kvbudget.planner.request import Plan
+    from kvbudget.engines.rule import Pool
+    from kvbudget.planner.request import Ceilings, Plan
 
 _SHORTEST = 1024
 _SHORT_CONTEXT = 4096  # below it the curve begins at an eighth of the context
@@ -38,9 +39,14 @@ def whole_requests(layout: Layout, usable_blocks: int, max_num_seqs: int, length
     return Point(Tokens(length), by_pool, "state" if 2 * constant > need else "pool")
 
 
+def usable_of(pool: "Pool", ceilings: "Ceilings") -> int:
+    """Blocks that requests may hold, the margin kept back."""
+    return max(0, pool.usable_blocks - ceilings.margin_blocks)
+
+
 def requests_at(plan: "Plan", length: int) -> Point:
     """Whole requests of `length` tokens in the plan's pool, its margin kept back."""
-    usable = max(0, plan.pool.usable_blocks - plan.ceilings.margin_blocks)
+    usable = usable_of(plan.pool, plan.ceilings)
     return whole_requests(plan.stage.layout, usable, plan.settings.max_num_seqs, length, plan.pool.most_requests)
 
 

@@ -1,12 +1,16 @@
 """Decides how a plan looks as JSON: schema kvbudget.plan/1. Bytes and blocks are integers; nothing is rounded."""
 
 from kvbudget.planner.request import Amount, Plan
+from kvbudget.pool.groups import Group
 
 SCHEMA = "kvbudget.plan/1"
 
 
 def plan_json(plan: Plan) -> dict[str, object]:
-    """The document; every key is always there, also when the model does not fit. All sizes per GPU rank."""
+    """The document; every key is always there, also when the model does not fit. All sizes per GPU rank.
+
+    All counts are of one engine; `totals` are of all engines of --data-parallel-size together.
+    """
     model, settings, pool, layout = plan.request.model, plan.settings, plan.pool, plan.stage.layout
     length = pool.max_model_len
     return {
@@ -32,14 +36,14 @@ def plan_json(plan: Plan) -> dict[str, object]:
         },
         "kv": {
             "bytes_per_token": layout.bytes_per_token,
-            "page_size_bytes": max(group.page_size_bytes for group in layout.groups),
+            "page_size_bytes": _page(layout.groups[0]),
             "bytes_per_block": layout.bytes_per_block,
             "groups": [
                 {
                     "kind": str(group.kind),
                     "layers": group.layers,
                     "block_size": group.block_size,
-                    "page_size_bytes": group.page_size_bytes,
+                    "page_size_bytes": _page(group),
                     "blocks_per_request": group.blocks_for(length),
                 }
                 for group in layout.groups
@@ -64,11 +68,22 @@ def plan_json(plan: Plan) -> dict[str, object]:
             "limited_by": plan.ceilings.limited_by,
             "lengths": dict(zip(("p50", "p95", "p99"), plan.ceilings.lengths, strict=True)),
             "margin_blocks": plan.ceilings.margin_blocks,
+            "largest_at_low_end": plan.low_end.largest_max_model_len if plan.low_end else None,
+            "engines": plan.engines,
+            "totals": {
+                "tokens": plan.engines * pool.tokens,
+                **{name: plan.engines * getattr(plan.ceilings, name) for name in ("p50", "p95", "p99", "ceiling")},
+            },
         },
         "tail_waste": plan.tail_waste._asdict(),
         "fits": plan.fits,
         "findings": [finding._asdict() for finding in plan.findings],
     }
+
+
+def _page(group: Group) -> int:
+    """As vLLM's specs have it: one block of one layer; of all layers together where their pages differ in size."""
+    return group.mixed_block_bytes or group.page_size_bytes
 
 
 def _amount(amount: Amount) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Decides how the arithmetic of a plan is shown, one line a step, each with the numbers that went in."""
 
-from kvbudget.model.layers import Attention, Cache, CrossAttention, Indexer, Latent, State
+from kvbudget.model.layers import Attention, Cache, Compressed, Compressor, CrossAttention, Indexer, Latent, State
 from kvbudget.planner.request import Amount, Plan
 from kvbudget.units import GIB, format_size
 
@@ -60,7 +60,20 @@ def _cache_line(cache: Cache, count: int, plan: Plan) -> str:
     if isinstance(cache, State):
         return (
             f"a {cache.mixer} state in each of {count} layers, whatever the length: {cache.conv_taps} taps of a "
-            f"convolution and {cache.matrix_elements:,} elements over {cache.heads} heads, split over {ranks} rank(s)"
+            f"convolution and {cache.matrix_elements:,} elements over {cache.heads} heads, split over {ranks} "
+            f"{_plural('rank', ranks)}"
+        )
+    if isinstance(cache, Compressed):
+        vector = f"a vector of {cache.head_size} (key and value at once, {cache.rope_size} of it rotary)"
+        vector += ", whole on every rank"
+        if cache.window is not None:
+            return f"one token of the last {cache.window:,} in each of {count} sliding layers: {vector}"
+        every = "one token" if cache.ratio == 1 else f"each {cache.ratio:,} tokens"
+        return f"{every} in each of {count} compressed layers: {vector}"
+    if isinstance(cache, Compressor):
+        return (
+            f"one token of the last {cache.window:,} in each of {count} compressors, which make one vector of "
+            f"{cache.ratio:,} tokens: {cache.elements:,} x 4 B not compressed yet, whole on every rank"
         )
     return f"{count} further caches of kind {cache.kind}: see the groups"
 
@@ -81,9 +94,10 @@ def _group_lines(plan: Plan) -> list[str]:
         else:
             how = f"{length:,} / {group.block_size:,} rounded up"
         times = f"{count} groups of" if count > 1 else "a group of"
+        layers, tokens = _plural("layer", group.layers), _plural("token", group.block_size)
         lines.append(
-            f"{times} {group.layers} {group.kind} layers, a page of {group.block_size:,} tokens in one layer is "
-            f"{format_size(group.page_size_bytes)}: {blocks:,} blocks a request ({how})"
+            f"{times} {group.layers} {group.kind} {layers}, a page of {group.block_size:,} {tokens} in one layer is "
+            f"{format_size(group.page_size_bytes)}: {blocks:,} {_plural('block', blocks)} a request ({how})"
         )
     return lines
 
@@ -130,6 +144,14 @@ def _pool_lines(plan: Plan) -> list[str]:
     printed = f"{pool.concurrency:.2f}x, {pool.tokens:,} tokens"
     if per_request and abs(pool.num_blocks / per_request - pool.concurrency) < _AS_PRINTED:
         printed = f"{pool.num_blocks:,} / {per_request:,} = {printed}"
+    totals = []
+    if plan.engines > 1:
+        held, tokens = plan.engines * ceilings.ceiling, plan.engines * pool.tokens
+        totals = [
+            f"all of this is of one engine; {plan.engines} of them (--data-parallel-size) share out the experts and "
+            f"have a pool each: {plan.engines} x {ceilings.ceiling:,} = {held:,} whole requests, {plan.engines} x "
+            f"{pool.tokens:,} = {tokens:,} tokens. One request still has to fit one"
+        ]
     return [
         _division(plan),
         f"blocks of a request of {pool.max_model_len:,} tokens: {per_request:,}",
@@ -138,6 +160,7 @@ def _pool_lines(plan: Plan) -> list[str]:
         f"{ceilings.limited_by})",
         f"slots wasted at the tail of {_typical(plan)}: {waste.slots:,} ({waste.fraction:.2%})",
         f"longest max_model_len that starts: {pool.largest_max_model_len:,}",
+        *totals,
     ]
 
 
@@ -157,6 +180,10 @@ def _typical(plan: Plan) -> str:
     if plan.request.requests:
         return f"{len(plan.request.requests):,} real requests on average"
     return f"a request of {plan.ceilings.lengths[0]:,} tokens"
+
+
+def _plural(noun: str, number: int) -> str:
+    return noun if number == 1 else f"{noun}s"
 
 
 def _sized(amount: Amount) -> str:

@@ -1,20 +1,60 @@
 """Decides what of a plan people should know or act on, beside the engine's own refusals."""
 
+from typing import TYPE_CHECKING
+
 from kvbudget.engines.flags import Settings
-from kvbudget.planner.request import Ceilings, Finding, Memory, PlanRequest
+from kvbudget.engines.rule import Pool
+from kvbudget.planner.curve import usable_of, whole_requests
+from kvbudget.planner.request import Ceilings, Finding, Memory, PlanRequest, class_default_length
+from kvbudget.pool.groups import Layout
 from kvbudget.units import GIB, format_size
+
+if TYPE_CHECKING:
+    from kvbudget.planner.hardware.estimates import Interval
+
+_ANY_NUMBER = 10**15
+_HARDLY_LESS = 0.75  # a request of half the length that still holds more than this share of a whole one
 
 
 def findings_on(
-    request: PlanRequest, engine_name: str, settings: Settings, memory: Memory, ceilings: Ceilings
+    request: PlanRequest,
+    engine_name: str,
+    settings: Settings,
+    memory: Memory,
+    layout: Layout,
+    pool: Pool,
+    ceilings: Ceilings,
 ) -> list[Finding]:
     """Hardware, wishes, names and defaults, in this order."""
     return [
         *_hardware_findings(request, settings, memory),
-        *_target_findings(request, ceilings),
+        *_batch_findings(request, engine_name, settings, layout),
+        *_target_findings(request, engine_name, settings, layout, pool, ceilings),
         *_name_findings(request, memory),
-        *_model_findings(request, engine_name),
+        *_model_findings(request, engine_name, pool.max_model_len),
     ]
+
+
+def headroom_findings(memory: Memory, graphs: "Interval") -> list[Finding]:
+    """`graphs`: what this release captures beside its share, when the pool has taken all of the share."""
+    outside = memory.total.bytes - memory.usable.bytes
+    if outside >= graphs.best:
+        return []
+    return [
+        Finding(
+            "little_headroom",
+            "warning",
+            f"this version captures its CUDA graphs after it has sized the pool, beside its share of the card: about "
+            f"{graphs.best / GIB:.2f} GiB ({graphs.low / GIB:.2f} to {graphs.high / GIB:.2f}), and "
+            f"{outside / GIB:.2f} GiB are left: it may run out of memory at start",
+            f"use --gpu-memory-utilization {_share_below(memory, graphs.high):g}, or --enforce-eager",
+        )
+    ]
+
+
+def _share_below(memory: Memory, kept: int) -> float:
+    """The largest share in hundredths that leaves `kept` bytes of the card."""
+    return max(1, 100 * (memory.total.bytes - kept) // memory.total.bytes) / 100
 
 
 def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory) -> list[Finding]:
@@ -52,8 +92,35 @@ def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory)
     return found
 
 
+def _batch_findings(request: PlanRequest, engine_name: str, settings: Settings, layout: Layout) -> list[Finding]:
+    """vLLM's batch follows the card, and what is bounded (windows, chunks) holds all of a batch in flight."""
+    unknown = request.gpu is None and request.gpu_memory is None and request.flags.max_num_batched_tokens is None
+    if engine_name != "vllm" or not unknown or not any(group.most_tokens for group in layout.groups):
+        return []
+    return [
+        Finding(
+            "batch_default_assumed",
+            "warning",
+            f"no card is given, so --max-num-batched-tokens is {settings.max_num_batched_tokens:,}, as on cards below "
+            "70 GiB; larger ones take up to 16,384, and windows hold what is in flight: a request then needs more "
+            "blocks",
+            "give --gpu, or the --max-num-batched-tokens that the engine runs with",
+        )
+    ]
+
+
 def _name_findings(request: PlanRequest, memory: Memory) -> list[Finding]:
-    """A checkpoint that calls itself quantised, with a config.json that does not say so, is several times smaller."""
+    """Weights that may be others: files that do not match config.json, or a name that says more than it."""
+    given = request.weights
+    if given is not None and given.doubt:
+        return [
+            Finding(
+                "weights_doubtful",
+                "warning",
+                f"the weight files have {format_size(given.bytes)}, {given.doubt}",
+                "finish the download, put the model's own config.json beside them, or give --weights SIZE",
+            )
+        ]
     word = request.model.named_quantisation
     if not word or memory.weights.source != "computed":
         return []
@@ -75,7 +142,7 @@ _DECIDING = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key
 _CHECKPOINTING = ("kimi_k3", "glm5_next")
 
 
-def _model_findings(request: PlanRequest, engine_name: str) -> list[Finding]:
+def _model_findings(request: PlanRequest, engine_name: str, length: int) -> list[Finding]:
     """What of the model the plan does not know for certain."""
     model = request.model
     missing = [name for name in _DECIDING if name in model.filled]
@@ -88,6 +155,17 @@ def _model_findings(request: PlanRequest, engine_name: str) -> list[Finding]:
                 f"config.json does not say {', '.join(missing)}: the defaults of {model.model_type}'s config class are "
                 "planned with",
                 "give the model's own config.json, whole",
+            )
+        )
+    default = class_default_length(model)
+    if default is not None and length > default:
+        found.append(
+            Finding(
+                "longer_than_class_default",
+                "warning",
+                f"max_model_len {length:,} is beyond {default:,}, which the config class of {model.model_type} has for "
+                "a config.json without max_position_embeddings: an engine may refuse it",
+                f"use --max-model-len {default}, or give the model's own config.json, whole",
             )
         )
     if engine_name == "vllm" and model.model_type.startswith(_CHECKPOINTING):
@@ -103,18 +181,50 @@ def _model_findings(request: PlanRequest, engine_name: str) -> list[Finding]:
     return found
 
 
-def _target_findings(request: PlanRequest, ceilings: Ceilings) -> list[Finding]:
+def _target_findings(
+    request: PlanRequest, engine_name: str, settings: Settings, layout: Layout, pool: Pool, ceilings: Ceilings
+) -> list[Finding]:
+    """The target is one of requests of p95 length where lengths are known, else of the longest ones."""
     target, engines = request.target_concurrency, request.flags.data_parallel_size
-    held = ceilings.ceiling * engines
+    held = ceilings.p95 * engines
     if target is None or target <= held:
         return []
+    length = ceilings.lengths[1]
+    usable = usable_of(pool, ceilings)
+    now = whole_requests(layout, usable, settings.max_num_seqs, length, pool.most_requests)
     where = f" on {engines} engines" if engines > 1 else ""
+    wanted = -(-target // engines)
+    more = _more_from_pool(engine_name, settings, layout, length, now.limited_by)
+    if now.limited_by == "max_num_seqs":
+        by_pool = whole_requests(layout, usable, _ANY_NUMBER, length, pool.most_requests).requests
+        if by_pool >= wanted:
+            more = f"raise --max-num-seqs to {wanted}: the pool would hold {by_pool:,} such requests"
+        else:
+            more = f"raise --max-num-seqs to {wanted}; the pool would still hold only {by_pool:,}: {more} as well"
     return [
         Finding(
             "below_target_concurrency",
             "error",
-            f"{held} {'request' if held == 1 else 'requests'} of full length at once{where}, "
-            f"wanted: {target} (limited by {ceilings.limited_by})",
-            "shorten --max-model-len, use an fp8 KV cache, or add GPUs",
+            f"{held} {'request' if held == 1 else 'requests'} of "
+            f"{f'p95 length ({length:,} tokens)' if request.knows_lengths else 'full length'} at once{where}, "
+            f"wanted: {target} (limited by {now.limited_by})",
+            more,
         )
     ]
+
+
+def _more_from_pool(engine_name: str, settings: Settings, layout: Layout, length: int, limited_by: str) -> str:
+    """What makes room: of no use is a shorter length where a request would hold almost as much."""
+    if limited_by == "state":
+        smaller = "keep states in fewer bits (--mamba-ssm-cache-dtype), " if engine_name == "vllm" else ""
+        return (
+            "most of what a request holds is constant (states, slots), so a shorter --max-model-len hardly helps: "
+            f"{smaller}give the cache more memory, or add GPUs"
+        )
+    eight_bit = "use an fp8 KV cache, " if settings.kv_element_bytes > 1 else ""
+    if layout.blocks_for(max(1, length // 2)) > _HARDLY_LESS * layout.blocks_for(length):
+        return (
+            "lower --max-num-batched-tokens (most of what a request holds are windows and what is in flight, so a "
+            f"shorter --max-model-len hardly helps), {eight_bit}or add GPUs"
+        )
+    return f"shorten --max-model-len, {eight_bit}or add GPUs"

@@ -178,6 +178,22 @@ def _overheads(
     return activation, graphs, other
 
 
+def graphs_beside(
+    request: PlanRequest, engine: Engine, settings: Settings, stage: Stage, memory: Memory
+) -> "Interval | None":
+    """CUDA graphs of a release that captures them when the pool has been sized: beside the engine's share of the card.
+
+    None where they are part of the share, or nothing is known of the card.
+    """
+    inside = memory.cuda_graphs.bytes > 0 or memory.cuda_graphs.source != "estimated"
+    if inside or settings.enforce_eager or not memory.total.bytes:
+        return None
+    from kvbudget.planner.hardware.estimates import overheads
+
+    shape, run = _shape(request), _run(request, engine, settings, stage)
+    return overheads(shape, run, _constants(request, shape, run, memory.usable.bytes)).graphs_later
+
+
 def _constants(request: PlanRequest, shape: "Shape", run: "Run", usable: int) -> "Constants":
     """The public fit, moved by what the user's own engine told: only starts of the same release count."""
     from kvbudget.planner.hardware.estimates import CONSTANTS
@@ -223,7 +239,7 @@ def _run(request: PlanRequest, engine: Engine, settings: Settings, stage: Stage)
     card = request.gpu
     return Run(
         version=engine.memory_version,
-        max_num_seqs=settings.max_num_seqs,
+        max_num_seqs=settings.profiled_seqs or settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         element_bytes=settings.element_bytes,
         tensor_parallel_size=settings.tensor_parallel_size,

@@ -16,7 +16,8 @@ else:  # who gives one has imported it; as strings the names would be compiled a
 
 
 class Amount(NamedTuple):
-    """Bytes and where they come from: given, measured, computed or estimated. `note` says more to people.
+    """Bytes and where they come from: given, measured, computed or estimated. `note` says more to people; `doubt` why a
+    measured number may be that of something else.
 
     `low` and `high`: nine of ten engines lie between them; None where the number is not an estimate.
     """
@@ -26,6 +27,7 @@ class Amount(NamedTuple):
     note: str = ""
     low: Bytes | None = None
     high: Bytes | None = None
+    doubt: str = ""
 
 
 class Finding(NamedTuple):
@@ -120,8 +122,17 @@ class TailWaste(NamedTuple):
     fraction: float
 
 
+def class_default_length(model: Model) -> int | None:
+    """As `Plan.class_default_length`."""
+    unsaid = model.longest_given is None and "max_position_embeddings" in model.filled
+    return model.max_model_len if unsaid else None
+
+
 class Plan(NamedTuple):
-    """The answer; `plan_json` writes it, `explain` shows how it came about."""
+    """The answer; `plan_json` writes it, `explain` shows how it came about.
+
+    `low_end`: the pool where the least memory is left that is likely; None where none of it is estimated.
+    """
 
     request: PlanRequest
     engine_name: str
@@ -133,6 +144,20 @@ class Plan(NamedTuple):
     ceilings: Ceilings
     findings: tuple[Finding, ...]
     tail_waste: TailWaste = TailWaste(0, 0.0)
+    low_end: Pool | None = None
+
+    @property
+    def engines(self) -> int:
+        """Engines beside one another (--data-parallel-size), each with a pool of its own; the plan is of one."""
+        return self.request.flags.data_parallel_size
+
+    @property
+    def class_default_length(self) -> int | None:
+        """The model's limit where config.json does not say it but its config class does; None in every other case.
+
+        vLLM takes a class's own default for the model's limit; files that people cut short must still be planned.
+        """
+        return class_default_length(self.request.model)
 
     @property
     def fits(self) -> bool:

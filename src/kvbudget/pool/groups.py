@@ -22,7 +22,8 @@ class LayerKind(StrEnum):
     CHUNKED = "chunked"
     MLA = "mla"
     MLA_INDEXER = "mla_indexer"
-    COMPRESSED = "compressed"
+    COMPRESSED = "compressed"  # one vector for several tokens
+    COMPRESSOR = "compressor"  # tokens that are not compressed yet: bounded, whatever the length
     MAMBA = "mamba"
     CROSS = "cross"
 
@@ -34,7 +35,7 @@ class Group(NamedTuple):
     `mixed_block_bytes` is one block of all of them. `layers` counts layer caches on this rank.
     What a sequence holds: blocks of all its tokens, or of at most `most_tokens` of them (a window, a chunk, and what
     is in flight), and `extra_blocks` more; or `fixed_blocks` whatever its length (a recurrent state, an encoder's
-    output). 0: no such bound.
+    output). 0: no such bound. `window`: tokens of the window or chunk itself, to call it by; 0: it has none.
     """
 
     kind: LayerKind
@@ -45,6 +46,7 @@ class Group(NamedTuple):
     most_tokens: Tokens = Tokens(0)
     extra_blocks: Blocks = Blocks(0)
     fixed_blocks: Blocks = Blocks(0)
+    window: Tokens = Tokens(0)
 
     @property
     def bytes_per_block(self) -> Bytes:

@@ -40,7 +40,7 @@ _FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 _POINTS_PER_DOUBLING = 16
 _LONG_STEP = 2  # so few requests hold over a wide range of lengths
 _NEAR = 1.3  # lengths whose labels would lie on one another
-_INSTALL = "pip install 'kvbudget[report]'  (or: pip install altair vl-convert-python)"
+_INSTALL = "pip install 'kvbudget[report]' (in a checkout: '.[report]')"
 
 
 def memory_spec(plan: Plan, *, width: int, height: int) -> Spec:

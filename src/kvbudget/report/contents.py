@@ -11,7 +11,7 @@ from kvbudget.planner.sensitivity import Change, sensitivity
 from kvbudget.report.amounts import gib, interval_text, parts_of, ratio_text
 from kvbudget.report.groups import group_lines, group_words
 from kvbudget.report.section import Section
-from kvbudget.report.verdict import Verdict, counted, place_of, verdict_of
+from kvbudget.report.verdict import Verdict, counted, place_of, together, verdict_of
 from kvbudget.units import format_size
 
 MEMORY_CHART = "memory"
@@ -70,7 +70,7 @@ def facts_of(plan: Plan) -> tuple[Fact, ...]:
         Fact(
             "requests at once",
             f"{ceilings.ceiling:,}",
-            f"of {pool.max_model_len:,} tokens; limited by {ceilings.limited_by}",
+            f"of {pool.max_model_len:,} tokens; limited by {ceilings.limited_by}{together(plan, ceilings.ceiling)}",
         ),
         Fact("tokens in the pool", f"{pool.tokens:,}", f"{pool.num_blocks:,} blocks; as its log prints it"),
         Fact(

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from kvbudget.model.layers import Attention, Latent
 from kvbudget.planner.request import Plan
 from kvbudget.pool.groups import Group
+from kvbudget.report.verdict import counted
 from kvbudget.units import Blocks
 
 
@@ -24,12 +24,12 @@ def group_lines(plan: Plan) -> tuple[GroupLine, ...]:
     length = plan.pool.max_model_len
     found: dict[tuple[object, ...], list[Group]] = {}
     for group in plan.stage.layout.groups:
-        shape = (group.kind, group.block_size, group.most_tokens, group.extra_blocks, group.fixed_blocks)
+        shape = (group.kind, group.block_size, group.most_tokens, group.extra_blocks, group.fixed_blocks, group.window)
         found.setdefault(shape, []).append(group)
     lines = tuple(
         GroupLine(
             groups=len(groups),
-            label=_label(plan, groups[0]),
+            label=_label(groups[0]),
             layers=sum(group.layers for group in groups),
             block_size=groups[0].block_size,
             page_size_bytes=max(group.page_size_bytes for group in groups),
@@ -44,29 +44,20 @@ def group_words(lines: tuple[GroupLine, ...]) -> str:
     """`1 x full: 512 blocks (84%), 5 x sliding 1,024: 97 blocks (16%)`: what a request mostly pays for comes first."""
     total = sum(line.blocks for line in lines) or 1
     return ", ".join(
-        f"{line.groups} x {line.label}: {line.blocks:,} blocks ({line.blocks / total:.0%})"
+        f"{line.groups} x {line.label}: {counted(line.blocks, 'block')} ({line.blocks / total:.0%})"
         for line in sorted(lines, key=lambda line: -line.blocks)
     )
 
 
 def _told_apart(lines: tuple[GroupLine, ...]) -> tuple[GroupLine, ...]:
-    """Lines of one kind that differ in their blocks say so."""
+    """Lines of one label that differ in their blocks say so."""
     labels = [line.label for line in lines]
     return tuple(
-        line._replace(label=f"{line.label} by {line.block_size:,}") if labels.count(line.label) > 1 else line
+        line._replace(label=f"{line.label} in blocks of {line.block_size:,}") if labels.count(line.label) > 1 else line
         for line in lines
     )
 
 
-def _label(plan: Plan, group: Group) -> str:
-    """The kind, and the window or chunk where all layers of the kind have the same."""
-    kind = str(group.kind)
-    bounds = set()
-    for layer in plan.request.model.layers[plan.stage.first : plan.stage.end]:
-        for cache in layer.caches:
-            if isinstance(cache, Attention) and cache.kind == kind:
-                bounds.add(cache.window or cache.chunk)
-            elif isinstance(cache, Latent) and group.most_tokens:
-                bounds.add(cache.window)
-    bound = bounds.pop() if len(bounds) == 1 else None
-    return f"{kind} {bound:,}" if bound and group.most_tokens else kind
+def _label(group: Group) -> str:
+    """The kind, and its window or chunk."""
+    return f"{group.kind} {group.window:,}" if group.window else str(group.kind)

@@ -17,7 +17,7 @@ from kvbudget.planner.request import Amount, Plan
 from kvbudget.report.amounts import gib, interval_text, parts_of
 from kvbudget.report.groups import group_lines, group_words
 from kvbudget.report.section import Section
-from kvbudget.report.verdict import counted, place_of, verdict_of
+from kvbudget.report.verdict import counted, place_of, together, verdict_of
 from kvbudget.units import format_size
 
 _BAR_CELLS = 24
@@ -133,22 +133,29 @@ def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
         _labelled(
             "full length",
             f"{counted(ceilings.ceiling, 'request')} of {pool.max_model_len:,} tokens at once "
-            f"(limited by {ceilings.limited_by})",
+            f"(limited by {ceilings.limited_by}){together(plan, ceilings.ceiling)}",
         )
     ]
     if plan.request.knows_lengths:
         counts = (ceilings.p50, ceilings.p95, ceilings.p99)
         said = (
-            f"{name}: {count:,} of {length:,} tokens"
+            f"{name}: {count:,} of {length:,} tokens{together(plan, count)}"
             for name, count, length in zip(("p50", "p95", "p99"), counts, ceilings.lengths, strict=True)
         )
         rows.append(_labelled("your lengths", ", ".join(said)))
-    longest = pool.largest_max_model_len
+    default = plan.class_default_length
+    longest = min(pool.largest_max_model_len, default or pool.largest_max_model_len)
+    low = plan.low_end.largest_max_model_len if plan.low_end else longest
+    least = f", {low:,} at the low end of the estimate" if low < longest else ""
+    if longest < pool.largest_max_model_len:
+        least = f", the default of its config class (the pool would hold {pool.largest_max_model_len:,})"
     rows.append(
-        _labelled("longest", f"max_model_len up to {longest:,} would fit" if longest else "no length would fit")
+        _labelled("longest", f"max_model_len up to {longest:,} would fit{least}" if longest else "no length would fit")
     )
     kept = f", {ceilings.margin_blocks:,} of them kept back" if ceilings.margin_blocks else ""
-    rows.append(_labelled("pool", f"{pool.num_blocks:,} blocks ({pool.usable_blocks:,} usable{kept}), {_rate(plan)}"))
+    rows.append(
+        _labelled("pool", f"{counted(pool.num_blocks, 'block')} ({pool.usable_blocks:,} usable{kept}), {_rate(plan)}")
+    )
     rows += _request_rows(plan)
     if plan.fits:
         line = engine_named(plan.request.engine).log_line(plan.settings, pool)
@@ -160,7 +167,8 @@ def _rate(plan: Plan) -> str:
     """What a token costs, where it is one rate; the block size, where all groups have the same."""
     layout = plan.stage.layout
     sizes = sorted({group.block_size for group in layout.growing})
-    said = f"{'/'.join(f'{size:,}' for size in sizes)} tokens a block, " if sizes else ""
+    tokens = "token" if sizes == [1] else "tokens"
+    said = f"{'/'.join(f'{size:,}' for size in sizes)} {tokens} a block, " if sizes else ""
     if not layout.bytes_per_token:
         return said + "no more for a longer request"
     more = "a token" if len(layout.growing) == len(layout.groups) else "for each further token"

@@ -7,7 +7,7 @@ from kvbudget.planner.request import Plan
 # Errors that more memory, or less asked of it, would end. Beside any other the engine would not even start.
 OUT_OF_MEMORY = frozenset(
     {"max_model_len_too_large", "max_num_seqs_beyond_states", "no_kv_memory", "pool_beyond_memory",
-     "below_target_concurrency", "pipeline_start_check"}
+     "below_target_concurrency", "pipeline_start_check", "margin_leaves_nothing", "beyond_the_card"}
 )  # fmt: skip
 
 
@@ -31,15 +31,21 @@ def verdict_of(plan: Plan) -> Verdict:
         "FITS",
         good=True,
         sentence=f"{counted(ceilings.ceiling, 'request')} of {length:,} tokens at once (limited by "
-        f"{ceilings.limited_by}), {plan.pool.tokens:,} tokens in the pool.",
+        f"{ceilings.limited_by}), {plan.pool.tokens:,} tokens in the pool{together(plan, ceilings.ceiling)}.",
     )
 
 
 def place_of(plan: Plan) -> str:
-    """On what and under which engine: `2 x H100 80GB, vllm 0.32`."""
+    """On what and under which engine: `2 x H100 80GB, vllm 0.32`; `8 engines, each on 1 x H200, vllm 0.32`."""
     ranks = plan.settings.tensor_parallel_size * plan.settings.pipeline_parallel_size
     card = plan.request.gpu.name if plan.request.gpu else "GPU"
-    return f"{ranks} x {card}, {plan.engine_name} {plan.engine_version}"
+    each = f"{plan.engines} engines, each on " if plan.engines > 1 else ""
+    return f"{each}{ranks} x {card}, {plan.engine_name} {plan.engine_version}"
+
+
+def together(plan: Plan, count: int) -> str:
+    """`; 96 on 8 engines` for a count of one engine; "" where there is one."""
+    return f"; {count * plan.engines:,} on {plan.engines} engines" if plan.engines > 1 else ""
 
 
 def counted(number: int, noun: str) -> str:

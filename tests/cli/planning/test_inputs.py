@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvbudget.cli.main import parser_of
+from kvbudget.cli.main import main, parser_of
 from kvbudget.cli.planning.inputs import Inputs, inputs_of
 from kvbudget.errors import BadValueError
 
@@ -66,11 +66,11 @@ def test_a_flag_beats_the_command(model: Path, tmp_path: Path) -> None:
     assert request.flags.enforce_eager is True  # said by the command alone
 
 
-def test_what_of_a_command_is_not_in_the_plan_becomes_a_warning(model: Path) -> None:
+def test_what_of_a_command_is_not_in_the_plan_is_named(model: Path) -> None:
     line = "vllm serve ./model --frobnicate 3 --max-model-len $LENGTH --cpu-offload-gb 4 --quantization fp8"
     found = inputs("--command", line)
     said = [(note.code, note.severity) for note in found.notes]
-    assert said.count(("command_flag_unknown", "warning")) == 1
+    assert said.count(("command_flag_unknown", "error")) == 1
     assert ("command_unclear", "warning") in said
     unmodelled = [note.message for note in found.notes if note.code == "command_flag_unmodelled"]
     assert any("--cpu-offload-gb" in message for message in unmodelled)
@@ -149,3 +149,59 @@ def test_speculation_of_a_command_is_read_with_the_weights_of_its_draft(model: P
         assert request.flags.speculation.num_speculative_tokens == 3
         assert request.draft_weights is not None
         assert (request.draft_weights.bytes, request.draft_weights.source) == (10**9, "measured")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model", "--hf-overrides", '{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'],
+        ["--command", "vllm serve ./model --hf-overrides '{\"max_position_embeddings\": 262144}'"],
+        ["--command", "vllm serve ./model --hf-overrides.max_position_embeddings 262144"],
+        ["--command", 'vllm serve ./model --rope-scaling \'{"type": "linear", "factor": 2.0}\' --rope-theta 5e6'],
+        ["--command", "python -m sglang.launch_server --model-path ./model --json-model-override-args "
+         "'{\"max_position_embeddings\": 262144}'"],
+    ],
+)  # fmt: skip
+def test_what_is_set_in_config_json_is_planned_with(words: list[str], model: Path) -> None:
+    found = inputs(*words)
+    assert found.request.model.longest_given == 262144
+    assert found.notes == ()
+
+
+def test_overrides_that_are_no_object_are_refused(model: Path) -> None:
+    with pytest.raises(BadValueError, match="--hf-overrides"):
+        inputs("model", "--hf-overrides", "[1]")
+
+
+def test_a_length_beyond_the_model_is_a_warning_where_the_variable_allows_it(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "vllm serve ./model --max-model-len 200000"
+    for words, code, severity in (
+        (["--command", long], 1, "error"),
+        (["--command", f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=0 {long}"], 1, "error"),
+        (["--command", f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {long}"], 0, "warning"),
+        (["model", "--max-model-len", "200000", "--allow-long-max-model-len"], 0, "warning"),
+    ):
+        assert main(["plan", *words, "--gpu", "h100", "--json"]) == code
+        document = json.loads(capsys.readouterr().out)
+        found = [f["severity"] for f in document["findings"] if f["code"] == "max_model_len_beyond_model"]
+        assert found == [severity]
+        assert document["concurrency"]["max_model_len"] == 200000
+
+
+def test_the_partition_of_the_environment_is_planned_with(model: Path) -> None:
+    flags = inputs("--command", "VLLM_PP_LAYER_PARTITION=20,12 vllm serve ./model -pp 2").request.flags
+    assert flags.pp_layer_partition == (20, 12)
+
+
+@pytest.mark.parametrize("flag", ["--markdown", "--html", "--png", "--write"])
+def test_a_dash_is_no_file_to_write(flag: str, model: Path) -> None:
+    with pytest.raises(BadValueError, match=f"{flag}: - is no file name"):
+        inputs("model", "--gpu", "h100", flag, "-")
+
+
+def test_a_picture_is_named_as_one(model: Path) -> None:
+    with pytest.raises(BadValueError, match=r"does not end in \.png"):
+        inputs("model", "--gpu", "h100", "--png", "report.jpg")
+    assert inputs("model", "--gpu", "h100", "--png", "report.PNG")

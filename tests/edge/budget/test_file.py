@@ -50,7 +50,12 @@ def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path:
         (b"a = 1", "does not say schema"),
         (b"schema = 1", "does not say schema"),
         (b'schema = "kvbudget.budget/99"', "this version knows"),
-        (b"a = " + b"[" * 100_000, "no valid TOML"),
+        (b"a = " + b"[" * 100_000, "no valid TOML: nested too deeply"),
+        (b'schema = "kvbudget.budget/1"\n[' + b"a." * 5000 + b"b]\nc = 1", "nested deeper"),
+        (b'schema = "kvbudget.budget/1"\nwritten = 2026-11-29', "x.toml: written is a date"),
+        (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = 0x' + b"f" * 20_000, "x.toml: pool.num_blocks is beyond"),
+        (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = ' + b"9" * 20_000, "no valid TOML"),
+        (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = nan', "x.toml: pool.num_blocks is nan"),
         (b"#" * (MAX_BUDGET_BYTES + 1), "larger than"),
     ],
 )
@@ -60,6 +65,13 @@ def test_a_file_that_is_no_budget_is_refused_with_what_to_do(tmp_path: Path, dat
     with pytest.raises(BadConfigError, match=told) as caught:
         read_budget(str(path))
     assert caught.value.fix
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    with pytest.raises(BadConfigError, match=r"kvbudget\.toml: pool\.num_blocks is inf"):
+        write_budget(str(path), {**DOCUMENT, "pool": {"num_blocks": float("inf")}})
+    assert not path.exists()
 
 
 def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:

@@ -57,8 +57,21 @@ def test_a_file_is_read_whatever_its_bytes(tmp_path: Path) -> None:
     assert text_of(str(path)).startswith("GPU KV cache size: 5 tokens")
     with pytest.raises(BadValueError, match="cannot be read"):
         text_of(str(tmp_path / "none.log"))
-    with pytest.raises(BadValueError, match="cannot be read"):
+    with pytest.raises(BadValueError, match="is a folder"):
         text_of(str(tmp_path))
+
+
+def test_an_address_that_is_none_is_an_error_and_no_password_is_shown() -> None:
+    for url in ("http://[::1", "http://user:secret@[", "http://x:port"):
+        with pytest.raises(BadValueError) as caught:
+            text_of(url)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(bytes(range(128, 256)) * 8)
+    with pytest.raises(BadValueError, match="is no text"):
+        text_of(str(tmp_path / "log"))
 
 
 def test_of_a_very_long_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

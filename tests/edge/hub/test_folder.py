@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbudget.edge.hub.folder import MAX_JSON_BYTES, read_checkpoint, read_json
+from kvbudget.edge.hub.folder import MAX_JSON_BYTES, MAX_TEXT_CHARS, read_checkpoint, read_json
 from kvbudget.errors import BadConfigError, BadValueError
 
 
@@ -100,3 +100,27 @@ def test_a_snapshot_of_the_hub_cache_is_named_by_its_model(tmp_path: Path) -> No
     (folder / "config.json").write_text("{}")
     assert read_checkpoint(str(folder)).name == "nvidia/Qwen3-8B-NVFP4"
     assert read_checkpoint(str(folder / "config.json")).name == "nvidia/Qwen3-8B-NVFP4"
+
+
+def test_no_string_of_a_config_can_steer_a_terminal_and_none_is_endless(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Llama\x1b[31m\x07\u202eX"],
+        "quantization_config": {"quant_method": "\x1b]0;x\n" + "z" * 5000, "\x1b[1m": 1},
+        "plain": "Qwen3 für alle",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = read_checkpoint(str(tmp_path)).config
+    assert isinstance(found, dict)
+    assert found["architectures"] == ["Llama?[31m??X"]
+    assert found["quantization_config"]["quant_method"].startswith("?]0;x?zz")
+    assert len(found["quantization_config"]["quant_method"]) == MAX_TEXT_CHARS
+    assert found["quantization_config"]["?[1m"] == 1
+    assert found["plain"] == config["plain"]
+
+
+def test_a_config_nested_as_deep_as_json_allows_is_cleaned(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 900 + '"\\u001b"' + "}" * 900)
+    found = read_checkpoint(str(tmp_path)).config
+    while isinstance(found, dict):
+        found = found["a"]
+    assert found == "?"

@@ -1,6 +1,7 @@
 """Hub ids: the local cache first, then a hub, which here is a small server on this machine."""
 
 import json
+import socket
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -157,7 +158,9 @@ def test_a_hub_that_is_not_there_is_a_clear_error(hub: FakeHub, environment: dic
         read_checkpoint("acme/tiny", environment)
 
 
-@pytest.mark.parametrize("endpoint", ["file:///etc", "ftp://x", "nonsense"])
+@pytest.mark.parametrize(
+    "endpoint", ["file:///etc", "ftp://x", "nonsense", "http://[::1", "http://x:port", "http://u:p@x"]
+)
 def test_an_endpoint_is_http(endpoint: str) -> None:
     with pytest.raises(BadValueError, match="HF_ENDPOINT"):
         read_checkpoint("acme/tiny", {"HF_ENDPOINT": endpoint, "HF_HOME": "/nowhere"})
@@ -178,6 +181,32 @@ def test_damaged_answers_are_named(hub: FakeHub, environment: dict[str, str], na
     hub.put(name, data)
     with pytest.raises(BadConfigError, match=why):
         read_checkpoint("acme/tiny", environment)
+
+
+@pytest.mark.parametrize("token", ["secret\r\nX: y", "secr\u00e9t"])
+def test_a_token_that_is_none_is_refused_and_not_shown(environment: dict[str, str], token: str) -> None:
+    environment["HF_TOKEN"] = token
+    with pytest.raises(BadValueError, match="HF_TOKEN holds") as caught:
+        read_checkpoint("acme/tiny", environment)
+    assert "secr" not in str(caught.value)
+
+
+def test_what_a_hub_says_instead_of_http_is_shown_without_signs_that_steer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(b"HTTP/1.1 \x1b[31mEVIL 200 O\r\n\r\n")
+
+        thread = Thread(target=answer)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BadValueError, match="EVIL") as caught:
+            read_checkpoint("acme/tiny", {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path)})
+        thread.join()
+    assert str(caught.value).isprintable()
 
 
 def cached(home: Path, *, ref: str | None = "main") -> None:

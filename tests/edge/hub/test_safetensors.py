@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.hub.safetensors import MAX_HEADER_BYTES, Tensors, tensors_in
+from kvbudget.edge.hub import safetensors
+from kvbudget.edge.hub.safetensors import MAX_FILES, MAX_HEADER_BYTES, Tensors, tensors_in
 from kvbudget.errors import BadConfigError
 
 
@@ -68,6 +69,18 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     index(tmp_path, {"a": "model-1.safetensors", "b": "model-2.safetensors"}, 150)
     with pytest.raises(BadConfigError, match=r"model-2\.safetensors"):
         tensors_in(str(tmp_path))
+
+
+def test_one_of_several_numbered_files_is_not_taken_for_all_weights(tmp_path: Path) -> None:
+    for part in ("00001", "00003"):
+        write(tmp_path / f"model-{part}-of-00003.safetensors", {part: ("BF16", 100)})
+    with pytest.raises(BadConfigError, match=r"model-00002-of-00003\.safetensors is missing"):
+        tensors_in(str(tmp_path))
+    write(tmp_path / "model-00002-of-00003.safetensors", {"b": ("BF16", 100)})
+    write(tmp_path / "adapter_model.safetensors", {"lora": ("BF16", 7)})
+    whole = tensors_in(str(tmp_path))
+    assert whole is not None
+    assert whole.total_bytes == 300
 
 
 def test_a_file_shorter_than_its_tensors_is_an_unfinished_download(tmp_path: Path) -> None:
@@ -145,3 +158,23 @@ def test_an_index_alone_says_that_there_is_a_draft_module_and_the_count_its_size
     plain = tensors_in(str(tmp_path), 3)
     assert plain is not None
     assert plain.without_draft(1, 50) == plain
+
+
+def test_an_index_that_names_very_many_files_is_refused_before_any_is_looked_for(tmp_path: Path) -> None:
+    index(tmp_path, {f"a{number}": f"m{number}.safetensors" for number in range(MAX_FILES + 1)}, 100)
+    with pytest.raises(BadConfigError, match=f"{MAX_FILES + 1} safetensors files, more than {MAX_FILES}"):
+        tensors_in(str(tmp_path))
+
+
+def test_a_header_of_more_tensors_than_any_model_has_is_refused_unparsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 2)
+    write(tmp_path / "model.safetensors", dict.fromkeys("ab", ("BF16", 2)))
+    assert tensors_in(str(tmp_path)) == Tensors({"BF16": 4}, 4, 1)
+    write(tmp_path / "model.safetensors", dict.fromkeys("abc", ("BF16", 2)))
+    with pytest.raises(BadConfigError, match="more than 2 tensors"):
+        tensors_in(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes((6000).to_bytes(8, "little") + b'{"a":[' + b"[]," * 1998)
+    with pytest.raises(BadConfigError, match="nested"):
+        tensors_in(str(tmp_path))

@@ -342,3 +342,11 @@ def test_mutated_files_never_end_in_a_traceback() -> None:
         except KvbudgetError:
             continue
         assert all(isinstance(command, Command) for command in commands)
+
+
+def test_a_text_of_very_many_words_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.sh"
+    for text in ("bash -c " * 30_000, "a;" * 60_000, "$(" * 60_000):
+        path.write_text(text)
+        with pytest.raises(BadValueError, match="more than 50000 words"):
+            read_commands(str(path))

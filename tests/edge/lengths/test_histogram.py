@@ -40,3 +40,11 @@ def test_what_lies_above_all_bounds_is_taken_at_the_last() -> None:
 def test_no_requests_and_damage_are_refused(text: str) -> None:
     with pytest.raises(BadValueError):
         workload_from_metrics(text, "f")
+
+
+@pytest.mark.parametrize(
+    "row", ['{le="NaN"} 3', '{le="10.0"} inf', '{le="10.0"} x', '{le="10.0"}', '{le="10.0 3', "{} 3"]
+)
+def test_a_damaged_bucket_is_named_with_its_line(row: str) -> None:
+    with pytest.raises(BadValueError, match="f:1: damaged metric"):
+        workload_from_metrics(f"vllm:request_prompt_tokens_bucket{row}\n", "f")

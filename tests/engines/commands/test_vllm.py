@@ -118,7 +118,7 @@ def test_unknown_flags_are_named_and_take_no_model_away(read_line: ReadLine) -> 
 def test_the_environment_that_matters_is_told(read_line: ReadLine) -> None:
     command = read_line("HF_TOKEN=secret VLLM_PP_LAYER_PARTITION=16,32 CUDA_VISIBLE_DEVICES=0,2 vllm serve m -pp 2")
     assert command.environment == (("VLLM_PP_LAYER_PARTITION", "16,32"), ("CUDA_VISIBLE_DEVICES", "0,2"))
-    assert (command.gpus, [one.flag for one in command.unmodelled]) == (2, ["VLLM_PP_LAYER_PARTITION"])
+    assert (command.gpus, command.flags.pp_layer_partition, command.unmodelled) == (2, (16, 32), ())
     assert "secret" not in repr(command)
 
 
@@ -143,4 +143,5 @@ def test_values_that_vllm_would_refuse_are_named(read_line: ReadLine, flag: str)
 def test_every_field_of_the_table_is_one_that_is_used() -> None:
     used = {*EngineFlags._fields, "model", "revision", "quantization", "kv_cache_memory_bytes", "speculative_config"}
     used |= {"config", "optimization_level", "device_ids", "spec.method", "spec.model", "spec.num_speculative_tokens"}
+    used |= {"hf_overrides", "rope_scaling", "rope_theta"}
     assert {option.effect for option in TABLE.values()} - {""} <= used

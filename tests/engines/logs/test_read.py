@@ -1,9 +1,13 @@
 """Which engine wrote a text; and that no text does harm."""
 
+import re
+from types import ModuleType
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbudget.engines.logs import llamacpp, sglang, tgi, trtllm, vllm
 from kvbudget.engines.logs.read import looks_like_metrics, receipt_of_log, receipt_of_text
 from kvbudget.engines.logs.receipt import receipt_document, receipt_from
 from kvbudget.errors import InputError, UnsupportedError
@@ -52,3 +56,28 @@ def test_metrics_are_told_from_logs() -> None:
     assert looks_like_metrics('# HELP x y\nvllm:cache_config_info{block_size="16",num_gpu_blocks="9"} 1\n')
     assert looks_like_metrics("tgi_batch_max_total_tokens 5\n")
     assert not looks_like_metrics("INFO # GPU blocks: 1952\n")
+
+
+# Patterns for parts of lines that were found already, and versions and builds at odd places.
+WITHIN_OTHERS = {"_ARGUMENT", "_PARTS", "_CONFIG_FLAG", "_LIMITS", "_VERSION", "_BUILD", "_CONTEXT"}
+
+
+def patterns_of(value: object) -> list[re.Pattern[str]]:
+    if isinstance(value, re.Pattern):
+        return [value]
+    return [found for part in value for found in patterns_of(part)] if isinstance(value, tuple) else []
+
+
+@pytest.mark.parametrize("reader", [vllm, sglang, tgi, llamacpp, trtllm])
+def test_no_line_that_a_pattern_matches_is_left_out_for_want_of_a_hint(reader: ModuleType) -> None:
+    found = [pattern for name in vars(reader).keys() - WITHIN_OTHERS for pattern in patterns_of(vars(reader)[name])]
+    exact = [pattern for pattern in found if not pattern.flags & re.IGNORECASE]
+
+    @settings(max_examples=200, database=None)
+    @given(st.one_of([st.from_regex(pattern) for pattern in exact]))
+    def every_match_holds_a_hint(line: str) -> None:
+        assert any(hint in line for hint in reader.HINTS)
+
+    if exact:
+        every_match_holds_a_hint()
+    assert all(any(hint in mark for hint in reader.HINTS) for mark in (*reader._REFUSALS, *reader.STARTS))

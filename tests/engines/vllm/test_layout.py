@@ -76,3 +76,18 @@ def test_the_golden_records_cover_every_kind_of_group() -> None:
         _, stages, _, _ = planned(record, row["memory"], row["max_model_len"])
         kinds |= {group.kind for stage in stages for group in stage.layout.groups}
     assert kinds == set(LayerKind)
+
+
+def test_groups_of_a_compressing_model_say_what_they_keep() -> None:
+    """DeepSeek-V4: the window, vectors beside their indexer, and a compressor for each ratio."""
+    config = {
+        "model_type": "deepseek_v4", "num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4],
+        "num_nextn_predict_layers": 0,
+    }  # fmt: skip
+    model = model_from_config(config)
+    engine = Vllm()
+    settings = engine.settle(model, EngineFlags(max_model_len=8192), 0, "")
+    groups = engine.stages(model, settings)[0].layout.groups
+    kinds = {(str(group.kind), int(group.window)) for group in groups}
+    assert kinds == {("sliding", 128), ("compressed", 0), ("compressor", 8), ("compressor", 128)}
+    assert all(group.most_tokens for group in groups if group.kind == "compressor")

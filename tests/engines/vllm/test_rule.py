@@ -28,6 +28,7 @@ def llama(layers: int = 32, heads: int = 32, kv_heads: int = 8, **more: object) 
             "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
             "head_dim": 128,
+            "max_position_embeddings": 131072,
             **more,
         }
     )
@@ -214,7 +215,7 @@ def test_a_cache_format_with_scales_pays_for_them(dtype: str, token_bytes: int) 
     assert stage.layout.groups[0].page_size_bytes == 16 * token_bytes
 
 
-@pytest.mark.parametrize("dtype", ["fp8_ds_mla", "nvfp4_ds_mla", "turboquant_k8v4"])
+@pytest.mark.parametrize("dtype", ["fp8_ds_mla", "nvfp4_ds_mla", "ultraquant_4bit"])
 def test_a_cache_format_that_does_not_suit_the_model_is_refused_not_approximated(dtype: str) -> None:
     with pytest.raises(UnsupportedError, match=dtype):
         pool_of(llama(), GIB, kv_cache_dtype=dtype, max_model_len=1024)
@@ -260,7 +261,7 @@ def test_stages_split_the_layers_as_the_engine_does(layers: int, stages: int) ->
 def test_the_largest_length_is_the_last_one_that_starts(
     blocks: int, length: int, block_size: int, limit: int | None
 ) -> None:
-    model = llama() if limit is None else llama(max_position_embeddings=limit)
+    model = llama(max_position_embeddings=limit or 131072)
     _, pool, _ = pool_of(model, 0, num_gpu_blocks_override=blocks, max_model_len=length, block_size=block_size)
 
     def starts(candidate: int) -> bool:

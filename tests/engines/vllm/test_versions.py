@@ -249,7 +249,8 @@ def test_a_draft_s_layer_is_one_more() -> None:
         ("0.27.1", (0, 26, 0)), ("0.25.1", (0, 20, 1)), ("0.20", (0, 20, 1)), ("0.20.1", (0, 20, 1)),
         ("0.20.0", (0, 20, 0)), ("0.20.0rc2", (0, 20, 0)), ("v0.19.1rc1", (0, 17, 0)), ("0.16.0", (0, 15, 0)),
         ("0.14.1", (0, 14, 0)), ("0.13.0", (0, 12, 0)), ("0.11.2", (0, 9, 1)), ("0.9.1", (0, 9, 1)),
-        ("0.9.0.1", (0, 9, 0)), ("0.8.5.post1", (0, 8, 0)), ("0.7.3", (0, 4, 0)), ("0.4", (0, 4, 0)),
+        ("0.9.0.1", (0, 9, 0)), ("0.8.5.post1", (0, 8, 0)), ("0.7.3", (0, 6, 5)), ("0.6.4", (0, 5, 3)),
+        ("0.4", (0, 4, 0)),
     ],
 )  # fmt: skip
 def test_a_version_has_the_traits_of_the_last_change_before_it(version: str, since: tuple[int, int, int]) -> None:
@@ -294,3 +295,34 @@ def trait(name: str) -> list[tuple[str, object]]:
 def test_each_trait_changed_with_the_release_that_changed_it(name: str, changes: list[tuple[str, object]]) -> None:
     assert name in Traits._fields
     assert trait(name) == changes
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "tokens"),
+    [
+        ("0.7.3", 4096, 4096), ("0.7.3", 1000, 2048), ("0.7.3", 32768, 32768), ("0.7.3", 32769, 2048),
+        ("0.6.4", 32769, 512), ("0.5.2", 40000, 40000), ("0.8.0", 20000, 2048),
+    ],
+)  # fmt: skip
+def test_the_v0_engine_took_whole_prompts_in_a_batch_up_to_32k(version: str, length: int, tokens: int) -> None:
+    settings, *_ = planned(llama(32, 32, 8), version, 100 * GIB, max_model_len=length)
+    assert settings.max_num_batched_tokens == tokens
+
+
+def test_chunked_prefill_that_was_asked_for_or_left_out_decides() -> None:
+    model = llama(32, 32, 8)
+    settings, *_ = planned(model, "0.7.3", 100 * GIB, max_model_len=20000, enable_chunked_prefill=True)
+    assert settings.max_num_batched_tokens == 2048
+    settings, *_ = planned(model, "0.32", 100 * GIB, max_model_len=20000, enable_chunked_prefill=False)
+    assert settings.max_num_batched_tokens == 20000
+    *_, refusals = planned(
+        model, "0.32", 100 * GIB, max_model_len=20000, enable_chunked_prefill=False, max_num_batched_tokens=8192
+    )
+    assert [refusal.code for refusal in refusals] == ["batched_tokens_below_length"]
+    assert "max_num_batched_tokens (8192) is smaller than max_model_len (20000)" in refusals[0].message
+
+
+def test_v0_cut_no_prompts_of_windows_drafts_or_images() -> None:
+    assert GEMMA3_27B.max_model_len == 131072
+    settings, *_ = planned(GEMMA3_27B, "0.7.3", 100 * GIB)
+    assert settings.max_num_batched_tokens == 131072

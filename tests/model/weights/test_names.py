@@ -53,3 +53,30 @@ def test_what_cannot_be_read_is_refused_and_no_expression_is_run(pattern: object
 
 def test_a_hostile_glob_ends() -> None:
     assert not Names(["*a" * 100 + "b"]).match(0, "a" * 300)
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ["model.layers.0*", "model.layers.1*"],
+        ["layers.1.self_attn*", "model.layers.12*"],
+        ["model.layers.1*.mlp.experts*", "*.o_proj"],
+        ["model.layers.1*2.self_attn*"],
+        ["re:.*layers\\.3\\.mlp.*", "re:.*self_attn.*"],
+        ["model.layers.*.self_attn*", "model.layers.2.mlp"],
+    ],
+)
+def test_layers_that_are_not_told_apart_are_treated_alike(patterns: list[str]) -> None:
+    """And what a list says of one layer does not depend on which was asked before."""
+    asked = Names(patterns)
+    known: dict[tuple[int, str], bool] = {}
+    for layer in (*range(130), 1234, 9999):
+        for name in ("self_attn.o_proj", "mlp.experts.0.up_proj", "mlp.down_proj"):
+            alone = Names(patterns).match(layer, name)
+            assert asked.match(layer, name) is alone
+            assert known.setdefault((asked.apart(layer), name), alone) is alone
+
+
+def test_a_thousand_layers_that_begin_alike_are_looked_at_once() -> None:
+    names = Names([f"model.layers.{number}*" for number in (0, 1, 12)])
+    assert len({names.apart(layer) for layer in range(10_000)}) == 4  # 0, 1 and 10 to 19, 12, all others

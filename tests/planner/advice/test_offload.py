@@ -4,17 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvbudget.errors import BadValueError
 from kvbudget.planner.advice.offload import (
+    USUAL_MEDIA,
     Medium,
     compressions_of,
-    head_budgets,
     offload_json,
     offload_lines,
     offload_of,
+    parse_media,
     quantised_element_bytes,
 )
 from kvbudget.planner.build import make_plan
@@ -58,26 +57,19 @@ def test_each_compression_multiplies_the_tokens_by_what_it_saves(request_of: Mak
         plan_of(request_of, kv_cache_dtype="fp8"))))  # fmt: skip
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.integers(0, 10**6), st.floats(0, 1))
-def test_head_budgets_spend_exactly_the_total(weights: list[float], tokens: int, least: float) -> None:
-    budgets = head_budgets(weights, tokens, least)
-    assert sum(budgets) == tokens
-    assert min(budgets) >= int(tokens * least / len(weights)) - 1
-
-
-def test_a_head_that_needs_more_gets_more_and_none_goes_empty() -> None:
-    assert head_budgets([3, 1, 0, 0], 1000, 0.2) == (650, 250, 50, 50)
-    assert head_budgets([0, 0], 11) == (6, 5)
-
-
-@pytest.mark.parametrize(
-    ("weights", "tokens", "least"), [([], 1, 0.2), ([-1.0], 1, 0.2), ([1.0], -1, 0), ([1.0], 1, 2)]
-)
-def test_budgets_of_nothing_are_refused(weights: list[float], tokens: int, least: float) -> None:
-    with pytest.raises(BadValueError):
-        head_budgets(weights, tokens, least)
-
-
 def test_a_medium_without_a_rate_is_refused(request_of: MakeRequest) -> None:
     with pytest.raises(BadValueError, match="cpu"):
         offload_of(plan_of(request_of), media=[Medium("cpu", GIB, 0)])
+
+
+def test_tiers_are_given_by_name_size_and_rate() -> None:
+    assert parse_media("usual") == USUAL_MEDIA
+    assert parse_media("cpu=256GiB, s3=10TB@1GB") == (
+        Medium("cpu", 256 * GIB, 25e9), Medium("s3", 10 * 10**12, 1e9)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "s3=1TiB", "=1GiB", "cpu=", "cpu=1GiB@x", "a b=1GiB@1GB"])
+def test_a_tier_that_is_not_understood_is_named(text: str) -> None:
+    with pytest.raises(BadValueError, match="--offload"):
+        parse_media(text)

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvbudget.planner.advice.steps import Advice, advice_json, advice_lines, advice_of
 from kvbudget.planner.build import make_plan
-from kvbudget.planner.request import PlanRequest
-from kvbudget.planner.workload.margin import parse_margin
+from kvbudget.planner.request import Amount, PlanRequest
+from kvbudget.planner.workload.margin import NO_MARGIN, parse_margin
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.planner.workload.sharing import Sharing
 from kvbudget.units import GIB, Bytes, Tokens
@@ -129,3 +131,56 @@ def test_the_text_names_every_step_and_the_document_is_plain(request_of: MakeReq
     assert all(one.name in text for one in (*advice.retreat, *advice.spending))
     document: Any = advice_json(advice)
     assert document["now"]["gpus"] == 1
+
+
+def _again(request: PlanRequest, joined: str) -> PlanRequest:
+    """As if `joined` stood on the command line, behind what was there."""
+    words = joined.split()
+    changes: dict[str, Any] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        if flag == "--weights":
+            request = request._replace(weights=Amount(Bytes(int(value)), "given", "--weights"))
+        else:
+            changes[flag[2:].replace("-", "_")] = int(value) if value.isdigit() else value
+    return request._replace(flags=request.flags._replace(**changes))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    target=st.integers(1, 200),
+    length=st.sampled_from((2048, 8192, 16384, 32768)),
+    seqs=st.sampled_from((None, 2, 12, 64)),
+    engines=st.sampled_from((1, 4)),
+    margin=st.sampled_from((None, "20%")),
+    hybrid=st.booleans(),
+)
+def test_the_flags_of_a_step_together_give_the_numbers_that_it_shows(
+    request_of: MakeRequest, target: int, length: int, seqs: int | None, engines: int, margin: str | None, hybrid: bool
+) -> None:
+    kept = parse_margin(margin) if margin else None
+    layers: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"] * 20} if hybrid else {}
+    config = WIDE | {"max_position_embeddings": 32768} | ({"model_type": "qwen3_5_text"} | layers if hybrid else {})
+    request = wide(
+        request_of, config=config, target_concurrency=target, max_model_len=length, max_num_seqs=seqs,
+        data_parallel_size=engines, margin=kept,
+    )  # fmt: skip
+    advice = advice_of(make_plan(request), None, kept or NO_MARGIN)
+    for one in (*advice.retreat, *advice.spending):
+        if one.together is None or not one.together.starts or one.name == "one more replica":
+            continue
+        found = make_plan(_again(request, one.joined)._replace(gpus=None))
+        assert found.ceilings.ceiling * engines == one.together.ceiling, one
+        assert found.pool.tokens * engines == one.together.pool_tokens, one
+        assert one.enough is found.fits, one
+
+
+def test_once_the_limit_is_lowered_every_later_step_says_where_it_is_by_then(request_of: MakeRequest) -> None:
+    request = wide(request_of, max_model_len=16384, target_concurrency=3)
+    advice = advice_of(make_plan(request))
+    lowered, shorter, eight_bit = advice.retreat[:3]
+    assert (lowered.flag, lowered.enough) == ("--max-num-seqs 1", False)
+    for one in (shorter, eight_bit):
+        assert one.together is not None
+        assert f"--max-num-seqs {one.together.ceiling} " in one.joined  # not the 1 of the first step
+        assert f"({one.joined})" in "\n".join(advice_lines(advice))
+    assert shorter.enough is True

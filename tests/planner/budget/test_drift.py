@@ -34,6 +34,32 @@ def receipt(**changed: Any) -> dict[str, Any]:
     return told | changed
 
 
+@pytest.mark.parametrize("part", ["kv", "engine", "precision", "pool"])
+def test_a_part_that_is_not_in_the_file_was_not_reviewed(reviewed: dict[str, Any], part: str) -> None:
+    present = copy.deepcopy(reviewed)
+    del reviewed[part]
+    (reason,) = [one for one in drift(reviewed, present) if "nothing was reviewed" in one.message]
+    assert reason.what.startswith(part)
+
+
+@pytest.mark.parametrize("name", ["usable_blocks", "tokens"])
+def test_a_figure_of_the_pool_that_does_not_belong_to_its_blocks_is_told(reviewed: dict[str, Any], name: str) -> None:
+    present = copy.deepcopy(reviewed)
+    reviewed["pool"][name] *= 2
+    assert [(one.code, one.what) for one in drift(reviewed, present)] == [("pool_changed", f"pool.{name}")]
+
+
+@pytest.mark.parametrize(("name", "value"), [("block_size", 32), ("max_context", "16k")])
+def test_a_gate_that_would_count_less_than_the_engine_takes_is_told(
+    reviewed: dict[str, Any], name: str, value: object
+) -> None:
+    present = copy.deepcopy(reviewed)
+    reviewed["gate"][name] = value
+    assert [(one.code, one.what) for one in drift(reviewed, present)] == [("gate_beyond_plan", f"gate.{name}")]
+    reviewed["gate"][name] = "odd" if name == "max_context" else present["gate"][name]
+    assert drift(reviewed, present) == []
+
+
 def test_nothing_moved_is_no_reason(reviewed: dict[str, Any]) -> None:
     assert codes(reviewed, copy.deepcopy(reviewed)) == []
 
@@ -89,6 +115,15 @@ def test_within_the_tolerance_a_pool_may_move(reviewed: dict[str, Any]) -> None:
     assert codes(reviewed, present) == []
     reviewed["tolerance"]["pool"] = 0
     assert codes(reviewed, present) == ["pool_changed"]
+
+
+def test_a_target_is_for_all_engines_together(reviewed: dict[str, Any]) -> None:
+    reviewed["targets"] = {"concurrency": 30}
+    reviewed["capacity"]["engines"] = 2
+    assert drift(reviewed, copy.deepcopy(reviewed)) == []
+    reviewed["targets"]["concurrency"] = 47
+    (reason,) = drift(reviewed, copy.deepcopy(reviewed))
+    assert "46 requests of full length at once on 2 engines" in reason.message
 
 
 def test_a_missed_target_says_what_to_give_up_first(reviewed: dict[str, Any]) -> None:

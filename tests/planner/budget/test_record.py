@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbudget.errors import BadValueError
+from kvbudget.errors import BadConfigError, BadValueError
 from kvbudget.planner.budget.record import (
     arguments_of,
     budget_of,
@@ -91,6 +91,7 @@ def test_what_people_wrote_survives_a_rewrite_and_what_is_computed_does_not(budg
     old["gate"] |= {"margin": "7%", "max_context": 4096, "queue_seconds": 3}
     old["notes"] = ["reviewed with the platform team"]
     old["receipts"] = [{"engine": "vllm", "tokens": 1}]
+    old["owner"] = {"team": "platform"}
     new: dict[str, Any] = carried_over(budget(max_model_len=16384), old)
     assert new["targets"] == {"concurrency": 5, "review_by": "2027-01-01"}
     assert new["tolerance"]["pool"] == "4%"
@@ -99,7 +100,7 @@ def test_what_people_wrote_survives_a_rewrite_and_what_is_computed_does_not(budg
     assert new["gate"]["pool_blocks"] == new["pool"]["usable_blocks"]
     assert new["gate"]["queue_seconds"] == 3
     assert (new["created"], new["written"], new["notes"]) == ("2026-01-01", "2026-11-29", old["notes"])
-    assert new["receipts"] == old["receipts"]
+    assert (new["receipts"], new["owner"]) == (old["receipts"], old["owner"])
     assert new["capacity"]["max_model_len"] == 16384
 
 
@@ -154,9 +155,22 @@ def test_several_groups_give_no_block_size_but_their_whole_layout() -> None:
     assert layout.blocks_for(16000) == 1000 + 192 + 1
 
 
-def test_a_layout_that_is_damaged_is_none() -> None:
-    assert layout_of({"kv": {"groups": [{"kind": "full", "layers": 1}]}}) is None
-    assert layout_of({"kv": {"groups": [{"kind": "odd", "layers": 1}]}}) is None
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [{"kind": "full", "layers": 1}],
+        [{"kind": "odd", "layers": 1, "block_size": 16, "page_size_bytes": 1}],
+        [{"kind": "full", "layers": 1, "block_size": 16, "page_size_bytes": 1, "fixed_block": 2}],
+        [{"kind": "full", "layers": 1, "block_size": 16, "page_size_bytes": 1, "fixed_blocks": 2.0}],
+        [{"kind": "full", "layers": 1, "block_size": 0, "page_size_bytes": 1}],
+        [{"kind": "full", "layers": 1, "block_size": 16, "page_size_bytes": 1}, 5],
+        [],
+        5,
+    ],
+)
+def test_a_layout_that_is_damaged_is_refused_not_left_out(groups: object) -> None:
+    with pytest.raises(BadConfigError, match=r"kv\.groups is damaged"):
+        layout_of({"kv": {"groups": groups}})
     assert layout_of({}) is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbudget.planner.workload.splits import splits_of
+from kvbudget.planner.workload.splits import Split, splits_of
 from kvbudget.planner.workload.stability import Service
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.units import Blocks, Bytes, Tokens
@@ -36,3 +36,10 @@ def test_what_is_longer_than_the_context_is_refused_whatever_is_free() -> None:
     rows = splits_of(uniform_layout(16), [(768, 256)], SERVICE, usable_blocks=10**6, concurrency=1, max_model_len=8192)
     assert [row.beyond for row in rows] == [1, 0, 0, 0, 0]
     assert rows[0].refusal_at_90 == 1
+
+
+def test_a_row_counts_whole_requests() -> None:
+    row = Split(1, 4.6, 920, 200, 13, 1.0, 0.1, 1, 0.0, 0.0)
+    assert "as 5 requests of 200" in row.line()
+    assert "as 1 request of" in row._replace(requests=1.2).line()
+    assert "as a part of 1 request of" in row._replace(requests=0.3).line()

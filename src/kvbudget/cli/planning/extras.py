@@ -54,6 +54,13 @@ def extras_of(args: argparse.Namespace, plan: Plan, trace: "Workload | None" = N
         extras.append(
             Extra("advice", "What to change, cheapest first", advice_json(advice), tuple(advice_lines(advice)))
         )
+    if args.solve is not None:
+        from kvbudget.planner.advice.goals import answers_json, answers_lines, answers_to, goals_named
+        from kvbudget.planner.advice.solve import Wish
+
+        wish = Wish(plan.request.target_concurrency or 1, 0, margin)
+        answers = answers_to(plan, goals_named(args.solve), wish)
+        extras.append(Extra("solved", "What would be enough", answers_json(answers), tuple(answers_lines(answers))))
     if args.long_context is not None:
         from kvbudget.planner.advice.longcontext import long_context_json, long_context_lines, long_context_of
 
@@ -67,10 +74,12 @@ def extras_of(args: argparse.Namespace, plan: Plan, trace: "Workload | None" = N
         extras.append(
             Extra("long_context", "Long requests", long_context_json(found), tuple(long_context_lines(found)))
         )
-    if args.offload:
-        from kvbudget.planner.advice.offload import offload_json, offload_lines, offload_of
+    if args.offload is not None or args.head_needs is not None:
+        from kvbudget.planner.advice.heads import parse_needs
+        from kvbudget.planner.advice.offload import offload_json, offload_lines, offload_of, parse_media
 
-        offload = offload_of(plan)
+        needs = () if args.head_needs is None else parse_needs(args.head_needs)
+        offload = offload_of(plan, media=parse_media(args.offload or "usual"), needs=needs)
         title = "What if: other tiers and compression (not in the budget)"
         extras.append(Extra("offload", title, offload_json(offload), tuple(offload_lines(offload))))
     if args.price_per_hour is not None:

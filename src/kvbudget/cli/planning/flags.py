@@ -59,6 +59,7 @@ def _add_engine(engine: Any) -> None:
     engine.add_argument(
         "--enable-prefix-caching", action=ON_OR_OFF, help="vLLM's default: on; recurrent states cost more blocks then"
     )
+    engine.add_argument("--enable-chunked-prefill", action=ON_OR_OFF, help="vLLM's default: on")
     engine.add_argument("--async-scheduling", action=ON_OR_OFF, help="vLLM's default: on")
     engine.add_argument(
         "--disable-hybrid-kv-cache-manager", action="store_const", const=True, help="every layer keeps all tokens"
@@ -67,6 +68,10 @@ def _add_engine(engine: Any) -> None:
     engine.add_argument("--mamba-ssm-cache-dtype", metavar="T", help="of recurrent states: auto, float32, bfloat16")
     engine.add_argument(
         "--speculative-config", metavar="JSON", help="method, num_speculative_tokens, model (folder), as vLLM's"
+    )
+    engine.add_argument("--hf-overrides", metavar="JSON", help="set in config.json before it is read, as vLLM's")
+    engine.add_argument(
+        "--allow-long-max-model-len", action="store_const", const=True, help="VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
     )
     engine.add_argument("--enforce-eager", action="store_const", const=True, help="no CUDA graphs")
 
@@ -90,10 +95,20 @@ def _add_workload(workload: Any) -> None:
     workload.add_argument("--seconds-per-token", type=_number, metavar="S", help="of one request while decoding")
     workload.add_argument("--prefill-tokens-per-s", type=_number, metavar="R", help="of the whole engine")
     workload.add_argument("--margin", metavar="M", help="of the pool kept back: 5%%, 0.05, or 512 blocks")
-    workload.add_argument("--target-concurrency", type=_whole, metavar="N", help="full-length requests wanted at once")
+    workload.add_argument(
+        "--target-concurrency", type=_whole, metavar="N", help="requests wanted at once, of p95 or full length"
+    )
     workload.add_argument("--advise", action="store_true", help="what to change, cheapest first, with new numbers")
+    workload.add_argument(
+        "--solve",
+        metavar="GOAL",
+        help="smallest or largest that is enough: gpus, max-model-len, concurrency, ... or all",
+    )
     workload.add_argument("--long-context", metavar="N", help="what a request of N tokens costs: 1m")
-    workload.add_argument("--offload", action="store_true", help="what-ifs: CPU and disk tiers, compression")
+    workload.add_argument(
+        "--offload", nargs="?", const="usual", metavar="TIERS", help="what-ifs: tiers (cpu=256GiB), compression"
+    )
+    workload.add_argument("--head-needs", metavar="N,N", help="what-if: tokens kept by need of each KV head (Ada-KV)")
     workload.add_argument("--price-per-hour", type=_number, metavar="P", help="of one GPU; adds cost per 1M tokens")
 
 

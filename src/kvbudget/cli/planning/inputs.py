@@ -3,17 +3,16 @@
 import argparse
 import json
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvbudget.edge.hub.folder import Checkpoint, read_checkpoint
+from kvbudget.edge.hub.folder import Checkpoint, clean, read_checkpoint
 from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags
 from kvbudget.engines.registry import DEFAULT_ENGINE
 from kvbudget.errors import BadValueError, InputError
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.planner.request import Amount, Finding, PlanRequest, Told
-from kvbudget.units import MIB, Bytes, parse_length, parse_size
+from kvbudget.units import Bytes, parse_length
 
 if TYPE_CHECKING:
     from kvbudget.engines.commands.command import Command
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 else:  # as a string it would be compiled when this is imported: its cost is that of ten modules
     Workload = object
 
-# Nothing that a size flag describes is smaller; a number that lost its unit is.
-_LEAST_SIZE = MIB
-_NONE_IS_A_SIZE = ("--activation", "--overhead")
 _LARGEST_RATE = 1e9
+_OBJECTS = {
+    "--speculative-config": '{"method": "eagle3", "num_speculative_tokens": 3, "model": "FOLDER"}',
+    "--hf-overrides": '{"max_position_embeddings": 131072}',
+}
 _LONGEST_PATH = 4096
 
 
@@ -48,8 +48,8 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
     """Read everything that the flags name. Raises InputError for what cannot be planned."""
     refuse_unusable(args)
     command = _command(args)
-    checkpoint = read_checkpoint(_reference(args, command))
-    model = model_from_config(checkpoint.config, checkpoint.name, args.assume or "")
+    checkpoint = read_checkpoint(_reference(args, command), weights=args.weights is None)
+    model = model_from_config(_config(args, command, checkpoint), checkpoint.name, args.assume or "")
     flags, draft_weights = _flags(args, command)
     card, cards = _cards(args, command)
     workload = _workload(args)
@@ -72,7 +72,12 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
         draft_weights=draft_weights,
         requests=workload.requests if workload else (),
     )
-    return Inputs(request, checkpoint, _notes(command, request), command.ignored if command else (), workload)
+    notes: tuple[Finding, ...] = ()
+    if command is not None:
+        from kvbudget.cli.planning.notes import notes_on
+
+        notes = notes_on(command, request, version_given=args.engine is not None)
+    return Inputs(request, checkpoint, notes, command.ignored if command else (), workload)
 
 
 def _command(args: argparse.Namespace) -> "Command | None":
@@ -99,6 +104,20 @@ def _reference(args: argparse.Namespace, command: "Command | None") -> str:
         return beside
     at_hub = command.model.count("/") == 1 and "@" not in command.model and not os.path.exists(command.model)
     return f"{command.model}@{command.revision}" if command.revision and at_hub else command.model
+
+
+def _config(args: argparse.Namespace, command: "Command | None", checkpoint: Checkpoint) -> object:
+    """config.json with what --hf-overrides sets in it."""
+    overrides = _object(args.hf_overrides, "--hf-overrides") if args.hf_overrides is not None else None
+    if overrides is None and command is not None:
+        overrides = command.hf_overrides
+    if not overrides:
+        return checkpoint.config
+    from kvbudget.planner.overrides import with_overrides
+
+    config = with_overrides(checkpoint.config, overrides)
+    clean(config)
+    return config
 
 
 def _pool(args: argparse.Namespace, command: "Command | None") -> Bytes | None:
@@ -130,46 +149,6 @@ def _workload(args: argparse.Namespace) -> Workload | None:
     from kvbudget.edge.lengths.read import read_workload
 
     return read_workload(Path(args.trace), args.trace_format)
-
-
-def _notes(command: "Command | None", request: PlanRequest) -> tuple[Finding, ...]:
-    """What of a command line is not in the plan, named, never dropped."""
-    if command is None:
-        return ()
-    notes = [
-        Finding(
-            "command_flag_unknown",
-            "warning",
-            f"--command: {flag} is not a flag of {command.engine} that is known here; it is not in this plan",
-            "check its spelling; if it touches the KV cache, the real pool differs",
-        )
-        for flag in command.unknown
-    ]
-    notes += [
-        Finding(
-            "command_flag_unmodelled",
-            "warning",
-            f"--command: {flag} touches memory in a way that is not computed",
-            "compare with the engine's start-up log: kvbudget receipt",
-        )
-        for flag in command.unmodelled
-    ]
-    measured = request.weights is not None and request.weights.source == "given"
-    if command.quantization and request.model.quantization is None and not measured:
-        notes.append(
-            Finding(
-                "command_flag_unmodelled",
-                "warning",
-                f"--command: quantization {command.quantization[:40]} is done while loading, and the weights are "
-                "counted as the checkpoint has them",
-                "give --weights SIZE, as the start-up log of the engine has it",
-            )
-        )
-    notes += [
-        Finding("command_unclear", "warning", f"--command: {what}", "say it with a flag of kvbudget plan")
-        for what in command.hidden
-    ]
-    return tuple(notes)
 
 
 def _flags(args: argparse.Namespace, command: "Command | None") -> tuple[EngineFlags, Amount | None]:
@@ -245,7 +224,7 @@ def _object(text: str, flag: str) -> Mapping[str, object]:
     if not isinstance(given, dict):
         raise BadValueError(
             f"{flag}: {text[:60]!r} is not a JSON object",
-            fix='write {"method": "eagle3", "num_speculative_tokens": 3, "model": "FOLDER"}',
+            fix=f"write {_OBJECTS[flag]}",
         )
     return given
 
@@ -269,6 +248,13 @@ def refuse_unusable(args: argparse.Namespace) -> None:
     ):
         if value is not None and not 0 < value <= _LARGEST_RATE:
             raise BadValueError(f"{flag}: {value} is out of range", fix=f"{flag} is a number above 0")
+    for flag, path in (
+        ("--markdown", args.markdown), ("--html", args.html), ("--png", args.png), ("--write", args.write)
+    ):  # fmt: skip
+        if path == "-":
+            raise BadValueError(f"{flag}: - is no file name", fix="name a file; --json alone goes to stdout")
+    if args.png and not args.png.lower().endswith(".png"):
+        raise BadValueError(f"--png: {args.png[-60:]!r} does not end in .png", fix="name it so, or use --html")
     given = args.trace is not None or args.prompt_lengths is not None
     for flag, value in (
         ("--arrival-rate", args.arrival_rate),
@@ -289,17 +275,11 @@ def refuse_unusable(args: argparse.Namespace) -> None:
 
 
 def _size(text: str | None, flag: str) -> Bytes | None:
-    """A size of memory. A number without its unit would be taken for bytes, and planned as if it were meant."""
     if text is None:
         return None
-    size = parse_size(text, flag)
-    if size >= _LEAST_SIZE or (size == 0 and flag in _NONE_IS_A_SIZE):
-        return size
-    number = re.sub(r"[^0-9.]", "", text)
-    raise BadValueError(
-        f"{flag}: {text.strip()[:40]!r} is {size} bytes, less than 1MiB",
-        fix=f"did you mean {number}GiB?" if size else "leave it out, or write 24GiB or 80GB",
-    )
+    from kvbudget.planner.sizes import memory_size
+
+    return memory_size(text, flag)
 
 
 def _length(text: str) -> int:

@@ -4,9 +4,11 @@ import hashlib
 import json
 import tomllib
 
+from kvbudget.edge.given_file import open_given
 from kvbudget.edge.whole_file import write_whole
-from kvbudget.errors import BadConfigError
+from kvbudget.errors import BadConfigError, printable
 from kvbudget.planner.budget.record import SCHEMA, Document, budget_text
+from kvbudget.planner.budget.schema import checked
 
 MAX_BUDGET_BYTES = 4 * 1024**2  # a budget with twenty receipts has some 30 kB
 _NO_STRUCTURE = ("_name_or_path", "transformers_version", "_commit_hash")
@@ -15,7 +17,7 @@ _NO_STRUCTURE = ("_name_or_path", "transformers_version", "_commit_hash")
 def read_budget(path: str) -> Document:
     """The document. Raises BadConfigError when it cannot be read, is no TOML, or no budget of this schema."""
     try:
-        with open(path, "rb") as file:
+        with open_given(path, fix="give a kvbudget.toml") as file:
             data = file.read(MAX_BUDGET_BYTES + 1)
     except OSError as error:
         raise BadConfigError(
@@ -26,8 +28,12 @@ def read_budget(path: str) -> Document:
         raise BadConfigError(f"{_shown(path)}: larger than {MAX_BUDGET_BYTES} bytes", fix="give a kvbudget.toml")
     try:
         document: Document = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BadConfigError(f"{_shown(path)}: no valid TOML: {str(error)[:120]}", fix="correct that place") from None
+    except RecursionError:
+        raise BadConfigError(f"{_shown(path)}: no valid TOML: nested too deeply", fix="keep it flat") from None
+    except ValueError as error:
+        raise BadConfigError(
+            f"{_shown(path)}: no valid TOML: {printable(str(error), 120)}", fix="correct that place"
+        ) from None
     schema = document.get("schema")
     if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
         raise BadConfigError(f"{_shown(path)}: it does not say schema = {SCHEMA!r}", fix="give a kvbudget.toml")
@@ -36,11 +42,16 @@ def read_budget(path: str) -> Document:
             f"{_shown(path)}: schema {schema[:40]!r}, this version knows {SCHEMA}",
             fix="write it anew with kvbudget plan ... --write, or use the version that wrote it",
         )
+    _check(path, document)
     return document
 
 
 def write_budget(path: str, document: Document) -> None:
-    """Put the budget there; who reads meanwhile sees the old file or the new one, whole. Raises BadValueError."""
+    """Put the budget there; who reads meanwhile sees the old file or the new one, whole.
+
+    Raises BadValueError where that cannot be, BadConfigError for what could not be read back.
+    """
+    _check(path, document)
     write_whole(path, budget_text(document).encode(), "budget")
 
 
@@ -52,6 +63,12 @@ def config_fingerprint(config: object) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def _check(path: str, document: Document) -> None:
+    try:
+        checked(document)
+    except BadConfigError as error:
+        raise BadConfigError(f"{_shown(path)}: {error.message}", fix=error.fix) from None
+
+
 def _shown(path: str) -> str:
-    text = path.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in text)[-200:]
+    return printable(path[-200:]).replace("\n", "?")

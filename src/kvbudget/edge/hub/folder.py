@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.edge.hub.safetensors import Tensors, tensors_in
-from kvbudget.errors import BadConfigError, BadValueError
+from kvbudget.errors import BadConfigError, BadValueError, printable
 
-MAX_JSON_BYTES = 64 * 1024**2  # the largest index files have some megabytes
+MAX_JSON_BYTES = 4 * 1024**2  # the largest published config.json has some 70 kB
+MAX_TEXT_CHARS = 1000  # of a string in it; those of published ones have less than 300
 _CONFIG = "config.json"
 _MODELOPT = "hf_quant_config.json"
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
@@ -41,8 +42,10 @@ class Checkpoint(NamedTuple):
         return self.source == "gguf"
 
 
-def read_checkpoint(model: str, environment: Mapping[str, str] | None = None) -> Checkpoint:
+def read_checkpoint(model: str, environment: Mapping[str, str] | None = None, *, weights: bool = True) -> Checkpoint:
     """Read MODEL. `environment` (default: the process's) says where the hub and its cache are.
+
+    Without `weights` a checkpoint's weight files are left alone: their size is known from elsewhere.
 
     Raises BadValueError for what is not there or cannot be reached, BadConfigError for damaged files, UnsupportedError
     for a GGUF architecture that is not known.
@@ -50,28 +53,30 @@ def read_checkpoint(model: str, environment: Mapping[str, str] | None = None) ->
     if os.path.isdir(model):
         if not os.path.isfile(os.path.join(model, _CONFIG)):
             raise _without_config(model)
-        return _local(model, os.path.join(model, _CONFIG), "folder")
+        return _local(model, os.path.join(model, _CONFIG), "folder", weights=weights)
     if os.path.isfile(model):
         if model.lower().endswith(".gguf"):
             return _gguf(model)
-        return _local(os.path.dirname(os.path.abspath(model)), model, "file")
+        return _local(os.path.dirname(os.path.abspath(model)), model, "file", weights=weights)
     if not model.startswith((".", "/", "~")) and not model.lower().endswith(".gguf") and model.count("/") == 1:
-        return _hub(model, os.environ if environment is None else environment)
+        return _hub(model, os.environ if environment is None else environment, weights=weights)
     raise BadValueError(
         f"MODEL: {_shown(model)} does not exist",
         fix="give a folder with config.json, a config.json, a .gguf, or a hub id (owner/model)",
     )
 
 
-def _local(folder: str, path: str, source: str, revision: str = "") -> Checkpoint:
+def _local(folder: str, path: str, source: str, revision: str = "", *, weights: bool) -> Checkpoint:
     data = _read(path)
     config = _parsed(data, path)
     beside = os.path.join(folder, _MODELOPT)
     if isinstance(config, dict) and not config.get("quantization_config") and os.path.isfile(beside):
         # ModelOpt writes the quantisation beside config.json; vLLM 0.32 transformers_utils/config.py reads it too.
         config["quantization_config"] = read_json(beside)
+    clean(config)
     name = _shown(_name_of(os.path.abspath(folder)))
-    return Checkpoint(name, config, tensors_in(folder, _layers(config)), source, revision, data)
+    tensors = tensors_in(folder, _layers(config)) if weights else None
+    return Checkpoint(name, config, tensors, source, revision, data)
 
 
 def _gguf(path: str) -> Checkpoint:
@@ -82,7 +87,7 @@ def _gguf(path: str) -> Checkpoint:
     return Checkpoint(name, config, tensors, "gguf", content=json.dumps(config, sort_keys=True).encode())
 
 
-def _hub(text: str, environment: Mapping[str, str]) -> Checkpoint:
+def _hub(text: str, environment: Mapping[str, str], *, weights: bool) -> Checkpoint:
     from kvbudget.edge.hub.hub import cached_folder, fetch, parse_hub_id, quantization_beside
 
     model = parse_hub_id(text)
@@ -92,13 +97,14 @@ def _hub(text: str, environment: Mapping[str, str]) -> Checkpoint:
         )
     folder = cached_folder(model, environment)
     if folder is not None:
-        return _local(folder, os.path.join(folder, _CONFIG), "cache", os.path.basename(folder))
+        return _local(folder, os.path.join(folder, _CONFIG), "cache", os.path.basename(folder), weights=weights)
     found = fetch(model, environment, lambda data: _layers(_parsed(data, _CONFIG)))
     config = _parsed(found.config, _CONFIG)
     if isinstance(config, dict) and not config.get("quantization_config"):
         beside = quantization_beside(found.quantization)
         if beside is not None:
             config["quantization_config"] = beside
+    clean(config)
     return Checkpoint(model.name, config, found.tensors, "hub", found.revision, found.config)
 
 
@@ -161,7 +167,35 @@ def _parsed(data: bytes, path: str) -> object:
     return document
 
 
+def clean(document: object) -> None:
+    """Make every string of a parsed JSON document printable, in place: an error or a report may show any of them.
+
+    It goes by a list of its own, because a document may be nested deeper than calls can be.
+    """
+    left = [document]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            for name in [name for name in part if not _is_clean(name)]:
+                part[_cleaned(name)] = part.pop(name)
+        elif not isinstance(part, list):
+            continue
+        for at, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if isinstance(value, str):
+                if not _is_clean(value):
+                    part[at] = _cleaned(value)
+            elif isinstance(value, dict | list):
+                left.append(value)
+
+
+def _cleaned(text: str) -> str:
+    return printable(text, MAX_TEXT_CHARS).replace("\n", "?")
+
+
+def _is_clean(text: str) -> bool:
+    return len(text) <= MAX_TEXT_CHARS and text.isprintable()
+
+
 def _shown(text: str) -> str:
     """A path that can be printed anywhere: bytes that are no UTF-8 and control characters replaced, length bounded."""
-    text = text.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in text)[-200:]
+    return printable(text[-200:]).replace("\n", "?")

@@ -6,7 +6,6 @@ Environment as in huggingface_hub: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB
 
 import json
 import os
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,13 +13,13 @@ from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import IO, NamedTuple
 
+from kvbudget.edge.fetching import Deadline, address_of, opener_until
 from kvbudget.edge.hub.safetensors import INDEX, MAX_HEADER_BYTES, SINGLE, Tensors, tensors_of_header, total_of_index
-from kvbudget.errors import BadConfigError, BadValueError, InputError
+from kvbudget.errors import BadConfigError, BadValueError, InputError, printable
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-MAX_CONFIG_BYTES = 16 * 1024**2
+MAX_CONFIG_BYTES = 4 * 1024**2  # as of a local one, folder.py
 MAX_INDEX_BYTES = 64 * 1024**2
-SOCKET_TIMEOUT_S = 10.0
 DEADLINE_S = 60.0
 _CHUNK_BYTES = 65_536
 _TRUE = ("1", "true", "yes", "on")
@@ -101,9 +100,11 @@ def fetch(model: HubId, environment: Mapping[str, str], layers_of: Callable[[byt
             fix="download it where there is a network, or give a folder with its config.json",
         )
     endpoint = (environment.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-        raise BadValueError("HF_ENDPOINT is no http or https address", fix="for example https://huggingface.co")
-    session = _Session(endpoint, model, environment.get("HF_TOKEN", "").strip())
+    address_of(endpoint, "HF_ENDPOINT", fix="for example https://huggingface.co")
+    token = environment.get("HF_TOKEN", "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise BadValueError("HF_TOKEN holds characters that no token has", fix="set it to the token alone")
+    session = _Session(endpoint, model, token)
     config = session.file("config.json", MAX_CONFIG_BYTES)
     if config is None:
         raise BadValueError(
@@ -131,6 +132,7 @@ class _SameHostToken(urllib.request.HTTPRedirectHandler):
         headers: object,
         newurl: str,
     ) -> urllib.request.Request | None:
+        fp.close()  # urllib would read its body whole, however long it is
         if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
             raise urllib.error.URLError("it redirects to an address that is neither http nor https")
         request = super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
@@ -148,8 +150,8 @@ class _Session:
         self._host = _host(endpoint)
         self._model = model
         self._token = token
-        self._ends = time.monotonic() + DEADLINE_S
-        self._opener = urllib.request.build_opener(_SameHostToken())
+        self._deadline = Deadline(DEADLINE_S)
+        self._opener = opener_until(self._deadline, _SameHostToken())
         self.commit = ""
 
     def file(self, name: str, limit: int) -> bytes | None:
@@ -176,7 +178,7 @@ class _Session:
         if span is not None:
             request.add_header("Range", f"bytes={span[0]}-{span[1]}")
         try:
-            with self._opener.open(request, timeout=min(SOCKET_TIMEOUT_S, self._left())) as response:
+            with self._opener.open(request, timeout=self._deadline.left_s()) as response:
                 self.commit = self.commit or _commit(response.headers.get("X-Repo-Commit"))
                 skip = span[0] if span is not None and response.status != 206 else 0  # the whole file came
                 return self._read(response, name, limit, skip, whole=span is None)
@@ -186,7 +188,7 @@ class _Session:
                 return None
             raise self._refused(error.code) from error
         except (urllib.error.URLError, OSError, HTTPException, ValueError) as error:
-            reason = str(getattr(error, "reason", error))[:100]
+            reason = printable(" ".join(str(getattr(error, "reason", error)).split()), 100)
             raise BadValueError(
                 f"MODEL: {self._model.name} is no local path, and {self._host} cannot be reached: {reason}",
                 fix="give a local folder with its config.json; set HF_ENDPOINT for a mirror",
@@ -197,7 +199,6 @@ class _Session:
             raise BadConfigError(f"{name}: the hub does not answer range requests", fix="give --weights")
         data = bytearray()
         while len(data) <= limit + skip:
-            self._left()
             chunk = response.read(min(_CHUNK_BYTES, limit + skip + 1 - len(data)))
             if not chunk:
                 break
@@ -207,12 +208,6 @@ class _Session:
         if whole and len(data) > limit:
             raise BadConfigError(f"{name}: larger than {limit} bytes", fix="give a local folder")
         return bytes(data[skip : skip + limit])
-
-    def _left(self) -> float:
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"no whole answer within {DEADLINE_S:g} s")
-        return left
 
     def _refused(self, code: int) -> InputError:
         if code in (401, 403):

@@ -3,6 +3,7 @@
 Format: 8 bytes little-endian header length, then a JSON object name -> {dtype, shape, data_offsets}, then the data.
 """
 
+import gc
 import json
 import os
 from typing import NamedTuple
@@ -11,9 +12,11 @@ from kvbudget.errors import BadConfigError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 MAX_FILES = 4096
+MAX_TENSORS = 500_000  # in one file; Kimi-K2's whole checkpoint has some 280,000
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 * 1024**2
+_NO_WEIGHTS = ("consolidated", "adapter_")  # the same weights once more; those of a LoRA adapter
 _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -50,10 +53,7 @@ class Tensors(NamedTuple):
         return loaded * (self.total_bytes - self.draft_bytes) // self.total_bytes if self.draft_bytes else loaded
 
 
-class _Entry(NamedTuple):
-    name: str
-    dtype: str
-    size: int
+_Sizes = tuple[dict[str, int], int]  # bytes by dtype, and those of the draft module among them
 
 
 def tensors_in(folder: str, layers: int | None = None) -> Tensors | None:
@@ -71,7 +71,7 @@ def tensors_in(folder: str, layers: int | None = None) -> Tensors | None:
 
 def tensors_of_header(header: bytes, name: str, layers: int | None = None) -> Tensors:
     """The weights of one file of which only the header is there."""
-    return _summed(_entries(header, name, None), 1, layers)
+    return _summed([_sizes(header, name, None, layers)])
 
 
 def total_of_index(data: bytes, layers: int | None = None) -> Tensors:
@@ -80,18 +80,43 @@ def total_of_index(data: bytes, layers: int | None = None) -> Tensors:
 
 
 def _loose_files(folder: str) -> list[str]:
-    """Safetensors files without an index; `consolidated*` hold the same weights once more."""
+    """Safetensors files without an index. Raises BadConfigError where one of a numbered set is missing."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
-    names = [name for name in names if name.endswith(".safetensors") and not name.startswith("consolidated")]
-    return [name for name in names if os.path.isfile(os.path.join(folder, name))]  # a FIFO would never end
+    names = [name for name in names if name.endswith(".safetensors") and not name.startswith(_NO_WEIGHTS)]
+    names = [name for name in names if os.path.isfile(os.path.join(folder, name))]  # a FIFO would never end
+    missing = _missing_shard(names)
+    if missing:
+        raise BadConfigError(
+            f"{missing} is missing, and there is no {INDEX}", fix="finish the download, or give --weights"
+        )
+    return names
+
+
+def _missing_shard(names: list[str]) -> str:
+    """The first file of a set `NAME-00001-of-00004.safetensors` that is not there; "" when every set is whole."""
+    for name in names:
+        stem, of, count = name.removesuffix(".safetensors").rpartition("-of-")
+        start, dash, number = stem.rpartition("-")
+        if not (of and dash and _is_number(count) and _is_number(number)):
+            continue
+        for wanted in range(1, int(count) + 1):
+            shard = f"{start}-{wanted:0{len(number)}}-of-{count}.safetensors"
+            if shard not in names:
+                return shard
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= len("00001")
 
 
 def _indexed(folder: str, index: str, layers: int | None) -> Tensors:
     document = _index(_read(index, 0, _MAX_INDEX_BYTES + 1))
     names = document[1]
+    _refuse_many(names)
     there = [name for name in names if os.path.isfile(os.path.join(folder, name))]
     if there and len(there) < len(names):
         missing = next(name for name in names if name not in there)
@@ -109,7 +134,7 @@ def _index(data: bytes) -> tuple[dict[str, object], list[str]]:
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise BadConfigError(f"{INDEX}: weight_map is missing or no map of file names", fix="download it again")
     names = sorted(set(files.values()))
-    if any(os.path.basename(name) != name for name in names):
+    if any("/" in name or "\0" in name for name in names):
         raise BadConfigError(f"{INDEX}: weight_map points outside its folder", fix="download it again")
     return document, names
 
@@ -127,20 +152,22 @@ def _total(index: tuple[dict[str, object], list[str]], layers: int | None) -> Te
 
 
 def _headers(folder: str, names: list[str], layers: int | None) -> Tensors:
+    _refuse_many(names)
+    return _summed([_header(os.path.join(folder, name), name, layers) for name in names])
+
+
+def _refuse_many(names: list[str]) -> None:
+    """Before the disk is asked for each of them."""
     if len(names) > MAX_FILES:
         raise BadConfigError(f"{len(names)} safetensors files, more than {MAX_FILES}", fix="give --weights")
-    entries = [entry for name in names for entry in _header(os.path.join(folder, name), name)]
-    return _summed(entries, len(names), layers)
 
 
-def _summed(entries: list[_Entry], files: int, layers: int | None) -> Tensors:
+def _summed(files: list[_Sizes]) -> Tensors:
     by_dtype: dict[str, int] = {}
-    drafts = 0
-    for entry in entries:
-        by_dtype[entry.dtype] = by_dtype.get(entry.dtype, 0) + entry.size
-        if _is_draft(entry.name, layers):
-            drafts += entry.size
-    return Tensors(by_dtype, sum(by_dtype.values()), files, drafts)
+    for sizes, _ in files:
+        for dtype, size in sizes.items():
+            by_dtype[dtype] = by_dtype.get(dtype, 0) + size
+    return Tensors(by_dtype, sum(by_dtype.values()), len(files), sum(drafts for _, drafts in files))
 
 
 def _is_draft(name: str, layers: int | None) -> bool:
@@ -153,8 +180,8 @@ def _is_draft(name: str, layers: int | None) -> bool:
     return number.isdecimal() and len(number) < 6 and int(number) >= layers
 
 
-def _header(path: str, name: str) -> list[_Entry]:
-    """Every tensor in one file, checked against the file's size."""
+def _header(path: str, name: str, layers: int | None) -> _Sizes:
+    """What the tensors in one file take, checked against the file's size."""
     prefix = _read(path, 0, 8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= MAX_HEADER_BYTES:
@@ -165,12 +192,15 @@ def _header(path: str, name: str) -> list[_Entry]:
         raise _damaged(name, str(error.strerror)) from error
     if 8 + length > size:
         raise _damaged(name, "it ends inside its header")
-    return _entries(_read(path, 8, length), name, size - 8 - length)
+    return _sizes(_read(path, 8, length), name, size - 8 - length, layers)
 
 
-def _entries(header: bytes, name: str, data_bytes: int | None) -> list[_Entry]:
+def _sizes(header: bytes, name: str, data_bytes: int | None, layers: int | None) -> _Sizes:
     """`data_bytes`: what follows the header, None when that is not known."""
-    tensors = []
+    if header.count(b"data_offsets") > MAX_TENSORS:
+        raise BadConfigError(f"{name[:100]}: more than {MAX_TENSORS} tensors", fix="give --weights")
+    by_dtype: dict[str, int] = {}
+    drafts = 0
     for key, entry in _json(header, name, MAX_HEADER_BYTES).items():
         if key == "__metadata__":
             continue
@@ -186,17 +216,28 @@ def _entries(header: bytes, name: str, data_bytes: int | None) -> list[_Entry]:
             raise _damaged(name, f"tensor {key[:60]!r} has no valid dtype and data_offsets")
         if data_bytes is not None and offsets[1] > data_bytes:
             raise _damaged(name, "it is shorter than its tensors")
-        tensors.append(_Entry(key, dtype, offsets[1] - offsets[0]))
-    return tensors
+        size = offsets[1] - offsets[0]
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + size
+        if _is_draft(key, layers):
+            drafts += size
+    return by_dtype, drafts
 
 
 def _json(data: bytes, name: str, limit: int) -> dict[str, object]:
     if len(data) > limit:
         raise _damaged(os.path.basename(name), f"larger than {limit} bytes")
+    # A tensor has three brackets and a name of an index none: what has many more is no such file, and slow to build.
+    if data.count(b"[") + data.count(b"{") > 4 * MAX_TENSORS + 1000:
+        raise _damaged(os.path.basename(name), "nested far more than tensors are")
+    collecting = gc.isenabled()
+    gc.disable()  # it would look through all that is being built, again and again
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _damaged(os.path.basename(name), "no valid JSON") from error
+    finally:
+        if collecting:
+            gc.enable()
     if not isinstance(document, dict):
         raise _damaged(os.path.basename(name), "no JSON object")
     return document

@@ -10,6 +10,7 @@ from kvbudget.model.read import model_from_config
 from kvbudget.planner.request import Amount
 
 _MOST_TOKENS = 1024
+_MOST_RANKS = 4096
 
 
 def speculation_of(given: Mapping[str, object]) -> tuple[Speculation, Amount | None]:
@@ -22,10 +23,17 @@ def speculation_of(given: Mapping[str, object]) -> tuple[Speculation, Amount | N
         )
     if not (reference is None or isinstance(reference, str)) or not (method is None or isinstance(method, str)):
         raise BadValueError("--speculative-config: method and model are strings", fix="correct them")
+    ranks = given.get("draft_tensor_parallel_size", 0)
+    if type(ranks) is not int or not 0 <= ranks <= _MOST_RANKS:
+        raise BadValueError(
+            f"--speculative-config: draft_tensor_parallel_size is {str(ranks)[:40]!r}",
+            fix="1 or the --tensor-parallel-size, as a whole number",
+        )
     if reference in ("ngram", "[ngram]"):  # older lines name the method as the model
         method, reference = "ngram", None
     if not reference:
-        return Speculation(method or "mtp", tokens), None
+        return Speculation(method or "mtp", tokens, draft_tensor_parallel_size=ranks), None
     checkpoint = read_checkpoint(reference)
     draft = model_from_config(checkpoint.config, checkpoint.name)
-    return Speculation(method or "draft_model", tokens, draft), weights_beside(checkpoint, draft, 2)
+    speculation = Speculation(method or "draft_model", tokens, draft, draft_tensor_parallel_size=ranks)
+    return speculation, weights_beside(checkpoint, draft, 2, own_embedding=False)

@@ -23,6 +23,8 @@ _FILE_ENDINGS = (*_YAML_ENDINGS, ".sh", ".bash", ".txt", ".service", ".env")
 # A document without one of these words starts no engine, and is not parsed.
 _ENGINE_WORDS = ("vllm", "sglang", "llama", "text-generation", "trtllm", "tensorrt", "huggingface", "kind: ConfigMap")
 _MOST_COMMANDS = 200
+_MOST_WORDS = 50_000  # of shell text; a script that starts engines has some hundreds
+_BREAKS = ";&|()<>\"'$`"
 
 
 def read_commands(text_or_path: str) -> tuple[Command, ...]:
@@ -113,6 +115,7 @@ def _looks_like_yaml(text: str) -> bool:
 def _starts(text: str, what: str, *, yaml: bool) -> tuple[list[Start], str]:
     """(the engines that are started, what was looked through)."""
     if not yaml:
+        _refuse_many_words(text, what)
         processes = processes_in(_as_script(text) if "[Service]" in text else text)
         found: list[Start] = []
         for process in processes:
@@ -132,6 +135,12 @@ def _starts(text: str, what: str, *, yaml: bool) -> tuple[list[Start], str]:
     if invocations or len(documents) != 1:
         return starts, f"{len(invocations)} container(s)"
     return _own_file(text, what), "the settings of one YAML document"
+
+
+def _refuse_many_words(text: str, what: str) -> None:
+    """Before they are read one by one, which takes seconds for those of a file that was made for it."""
+    if len(text.split()) + sum(map(text.count, _BREAKS)) > _MOST_WORDS:
+        raise BadValueError(f"{what}: more than {_MOST_WORDS} words", fix="give the lines that start the engine")
 
 
 def _installed(argv: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,9 +7,8 @@ which is the careful case.
 
 from math import ceil, inf
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from kvbudget.edge.traces import MAX_LENGTH_TOKENS
+from kvbudget.edge.azure_trace import MAX_LENGTH_TOKENS
+from kvbudget.engines.logs.metrics import labels_of
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.units import Tokens
@@ -21,17 +20,18 @@ _DRAWN = 1000
 
 def workload_from_metrics(text: str, source: str) -> Workload:
     """A thousand requests drawn through the buckets, over all engines of the scrape. Raises BadValueError."""
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith((*LINE_START, "# TYPE vllm:request_")))
     counted: dict[str, dict[float, float]] = {_PROMPT: {}, _OUTPUT: {}}
-    try:
-        for family in text_string_to_metric_families(wanted + "\n"):
-            for sample in family.samples:
-                name = sample.name.removesuffix("_bucket")
-                if sample.name.endswith("_bucket") and name in counted:
-                    upper = float(sample.labels["le"])
-                    counted[name][upper] = counted[name].get(upper, 0.0) + sample.value
-    except (ValueError, KeyError) as error:
-        raise BadValueError(f"{source}: damaged metrics ({str(error)[:80]})", fix="save /metrics again") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        name = line.partition("{")[0].removesuffix("_bucket")
+        if name not in counted or not line.startswith(f"{name}_bucket{{"):
+            continue
+        try:
+            upper, count = float(labels_of(line)["le"]), float(line.rpartition("}")[2].split()[0])
+        except (ValueError, KeyError, IndexError):
+            upper = count = -1.0
+        if not (upper >= 0 and 0 <= count < inf):
+            raise BadValueError(f"{source}:{number}: damaged metric ({line[:80]!r})", fix="save /metrics again")
+        counted[name][upper] = counted[name].get(upper, 0.0) + count
     prompts, outputs = (_drawn(counted[name], name, source) for name in (_PROMPT, _OUTPUT))
     return Workload(tuple(zip(prompts, outputs, strict=True)), "histogram", source)
 

@@ -6,19 +6,23 @@
 - `histogram`: a saved /metrics of vLLM with its two histograms of lengths.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import cast
 
+from kvbudget.edge.azure_trace import Columns, azure_columns
+from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.edge.lengths.histogram import LINE_START as HISTOGRAM
 from kvbudget.edge.lengths.histogram import workload_from_metrics
 from kvbudget.edge.lengths.usage import requests_from_usage
 from kvbudget.edge.lengths.vllm_log import MARKS, requests_from_log
-from kvbudget.edge.traces import TraceRequest, load_trace
+from kvbudget.edge.traces import TraceRequest, parse_trace
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
+from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl", "usage", "vllm", "histogram")
-_MOST_BYTES = 1 << 30
 _HEAD_LINES = 200
 
 
@@ -28,41 +32,57 @@ def read_workload(path: Path, trace_format: str | None = None) -> Workload:
     Raises BadValueError for a file that cannot be read, damage (its line is named), or no requests in it.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise BadValueError(f"{path}: larger than {_MOST_BYTES} bytes", fix="give a part of it")
-        found = trace_format or _guess(path)
-        if found in ("azure", "mooncake", "jsonl"):
-            return _of_trace(load_trace(path, found), path)
-        if found == "histogram":
-            return workload_from_metrics(path.read_text(encoding="utf-8"), str(path))
-        if found not in FORMATS:
-            raise BadValueError(f"trace format {found[:40]!r} is not known", fix=f"use one of {', '.join(FORMATS)}")
-        parse: Callable[[Iterable[str], str], Workload] = requests_from_usage if found == "usage" else requests_from_log
-        with path.open(encoding="utf-8-sig", errors="replace" if found == "vllm" else "strict") as file:
-            workload = parse(file, str(path))
+        with given_lines(str(path), fix="give a file with the lengths of requests") as lines:
+            head = list(islice(lines, _HEAD_LINES))
+            found = trace_format or _guess(head, path)
+            workload = _read(chain(head, lines), found, path)
     except OSError as error:
         raise BadValueError(f"{path}: {error.strerror or error}", fix="give a readable file") from None
-    except UnicodeDecodeError as error:
-        raise BadValueError(f"{path}: not UTF-8 at byte {error.start}", fix="give a text file") from None
     if not workload.requests:
         raise BadValueError(f"{path}: no requests in it", fix=f"check that it is one of {', '.join(FORMATS)}")
     return workload
 
 
+def _read(lines: Iterable[str], found: str, path: Path) -> Workload:
+    if found == "vllm":
+        return requests_from_log(lines, str(path))
+    if found == "azure":  # other bytes in its three columns are damage that it names itself
+        return _of_columns(azure_columns(lines, str(path)), path)
+    lines = utf8_only(lines, str(path))
+    if found in ("mooncake", "jsonl"):
+        return _of_trace(parse_trace(lines, found, str(path)), path)
+    if found == "usage":
+        return requests_from_usage(lines, str(path))
+    if found == "histogram":
+        return workload_from_metrics("\n".join(lines), str(path))
+    raise BadValueError(f"trace format {found[:40]!r} is not known", fix=f"use one of {', '.join(FORMATS)}")
+
+
+def _of_columns(columns: Columns, path: Path) -> Workload:
+    """A recorded length of 0 becomes 1: an engine always has one token of each."""
+    arrivals, prompts, outputs = columns
+    if any(later < earlier for earlier, later in pairwise(arrivals)):
+        order = sorted(range(len(arrivals)), key=arrivals.__getitem__)
+        arrivals, prompts, outputs = ([column[at] for at in order] for column in columns)
+    if arrivals and (min(prompts) < 1 or min(outputs) < 1):
+        prompts, outputs = ([max(1, length) for length in column] for column in (prompts, outputs))
+    requests = cast(tuple[tuple[Tokens, Tokens], ...], tuple(zip(prompts, outputs, strict=True)))
+    return Workload(requests, "trace", path.name, tuple((arrival - arrivals[0]) / 1e9 for arrival in arrivals))
+
+
 def _of_trace(requests: list[TraceRequest], path: Path) -> Workload:
+    requests = sorted(requests, key=lambda request: request.arrival_ns)
     hashes = tuple(request.hash_ids for request in requests)
     return Workload(
         tuple((request.prompt_tokens, request.output_tokens) for request in requests),
         "trace",
         path.name,
-        tuple(request.arrival_ns / 1e9 for request in requests),
+        tuple((request.arrival_ns - requests[0].arrival_ns) / 1e9 for request in requests),
         hashes if any(hashes) else (),
     )
 
 
-def _guess(path: Path) -> str:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        head = [line for _, line in zip(range(_HEAD_LINES), file, strict=False)]
+def _guess(head: list[str], path: Path) -> str:
     first = next((line for line in head if line.strip()), "")
     if "ContextTokens" in first and "GeneratedTokens" in first:
         return "azure"

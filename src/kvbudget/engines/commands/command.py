@@ -57,7 +57,8 @@ class Command(NamedTuple):
     `flags` that the command sets; the others hold the engine's defaults. `speculative_config` has vLLM's keys
     (method, num_speculative_tokens, model, ...), other engines' words translated; the draft model is not loaded.
     `environment` are the variables that were used. `ignored`: flags that do not touch the KV budget; `unknown`: flags
-    that the engine's list does not have. `hidden`: what could not be seen, one sentence each.
+    that the engine's list does not have. `hidden`: what could not be seen, one sentence each. `image`: the container's.
+    `hf_overrides`: what is set in the model's config.json before it is read.
     """
 
     engine: str
@@ -78,6 +79,8 @@ class Command(NamedTuple):
     hidden: tuple[str, ...] = ()
     where: str = ""
     names: tuple[str, ...] = ()
+    image: str = ""
+    hf_overrides: Mapping[str, object] | None = None
 
 
 def shown(text: str, limit: int = 60) -> str:

@@ -36,6 +36,13 @@ def command_of(start: Start) -> Command:
         if name in invocation.environment:
             used[name] = invocation.environment[name]
             unmodelled.append(Unmodelled(name, shown(used[name]), why))
+    for name, (field, parse) in dialect.from_variables.items():
+        if name in invocation.environment:
+            used[name] = invocation.environment[name]
+            if UNRESOLVED in used[name]:
+                notes.append(f"{name} is {shown(used[name])}, which is not defined in the text")
+            elif used[name].strip():
+                values[field] = parse(name, used[name])
     gpus = _gpus(invocation.gpus, values.pop("gpus", None), invocation.environment, used)
     if UNRESOLVED in invocation.image:
         notes.append(f"the image is {shown(invocation.image)}, which is not defined in the text")
@@ -49,6 +56,7 @@ def command_of(start: Start) -> Command:
     fields: dict[str, Any] = {name: values[name] for name in EngineFlags._fields if name in values}
     fields = {name: value for name, value in fields.items() if value is not None}
     speculation = values.get("speculative_config")
+    overrides = values.get("hf_overrides")
     pool = values.get("kv_cache_memory_bytes")
     return Command(
         engine=_engine_name(start),
@@ -69,6 +77,8 @@ def command_of(start: Start) -> Command:
         hidden=_listed(notes),
         where=invocation.where,
         names=invocation.names,
+        image=shown(invocation.image, 200),
+        hf_overrides=overrides if isinstance(overrides, Mapping) and overrides else None,
     )
 
 
@@ -194,7 +204,7 @@ def _add_dotted(
     """JSON options given key by key, as --speculative-config.method mtp."""
     for name, parts in scanned.dotted.items():
         option = dialect.table[name]
-        if option.effect == "speculative_config":
+        if option.effect in ("speculative_config", "hf_overrides"):
             before = values.get(option.effect)
             values[option.effect] = {**(before if isinstance(before, Mapping) else {}), **parts}
         elif option.why or option.effect:

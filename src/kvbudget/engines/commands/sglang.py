@@ -3,6 +3,7 @@
 from kvbudget.engines.commands.options import MANY, ONE, OPTIONAL, SWITCH, TOGGLE, Syntax, long_names, options
 from kvbudget.engines.commands.values import (
     fraction,
+    json_object,
     opposite,
     positive,
     positive_or_default,
@@ -39,6 +40,7 @@ _FIELDS = {
     "--speculative-num-steps": (ONE, "spec.num_steps", whole),
     "--speculative-eagle-topk": (ONE, "spec.eagle_topk", whole),
     "--speculative-num-draft-tokens": (ONE, "spec.num_draft_tokens", whole),
+    "--json-model-override-args": (ONE, "hf_overrides", json_object),
     "--config": (ONE, "config", text),
 }
 _STATE = "sizes the pool of recurrent states"
@@ -88,7 +90,6 @@ _UNMODELLED = (
     (ONE, "--prefill-attention-backend", _ATTENTION),
     (ONE, "--qsa-indexer-dtype", "changes the indexer's cache"),
     (SWITCH, "--enable-deepseek-v4-fp4-indexer", "changes the indexer's cache"),
-    (ONE, "--json-model-override-args", "changes config.json"),
     (ONE, "--model-impl", "another implementation may cache in another way"),
     (ONE, "--load-format", "changes which weights are loaded"),
     (SWITCH, "--is-embedding", "embedding models keep no cache between steps"),

@@ -35,6 +35,11 @@ def whole(flag: str, value: str) -> int:
     return int(digits)
 
 
+def whole_numbers(flag: str, value: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(whole(flag, part) for part in value.split(",")[:1024])
+
+
 def positive(flag: str, value: str) -> int:
     """A whole number, 1 or more."""
     number = whole(flag, value)

@@ -16,6 +16,7 @@ from kvbudget.engines.commands.values import (
     positive_or_default,
     text,
     whole,
+    whole_numbers,
     yes_or_no,
 )
 
@@ -42,11 +43,15 @@ _FIELDS = {
     "--num-gpu-blocks-override": (ONE, "num_gpu_blocks_override", positive_or_default),
     "--async-scheduling": (TOGGLE, "async_scheduling", yes_or_no),
     "--enable-prefix-caching": (TOGGLE, "enable_prefix_caching", yes_or_no),
+    "--enable-chunked-prefill": (TOGGLE, "enable_chunked_prefill", yes_or_no),
     "--disable-hybrid-kv-cache-manager": (TOGGLE, "disable_hybrid_kv_cache_manager", yes_or_no),
     "--mamba-cache-dtype": (ONE, "mamba_cache_dtype", text),
     "--mamba-ssm-cache-dtype": (ONE, "mamba_ssm_cache_dtype", text),
     "--enforce-eager": (TOGGLE, "enforce_eager", yes_or_no),
     "--speculative-config -sc": (ONE, "speculative_config", json_object),
+    "--hf-overrides": (ONE, "hf_overrides", json_object),
+    "--rope-scaling": (ONE, "rope_scaling", json_object),
+    "--rope-theta": (ONE, "rope_theta", text),
     "--spec-method": (ONE, "spec.method", text),
     "--spec-model --speculative-model": (ONE, "spec.model", text),
     "--spec-tokens --num-speculative-tokens": (ONE, "spec.num_speculative_tokens", whole),
@@ -60,7 +65,6 @@ _GRAPHS = "changes the memory of CUDA graphs"
 _STATE = "changes the recurrent states' blocks"
 _OFFLOAD = "weights outside of the GPU leave more for the cache"
 _UNMODELLED = (
-    (ONE, "--hf-overrides", "changes config.json"),
     (ONE, "--hf-config-path", "takes config.json from elsewhere"),
     (ONE, "--config-format", "reads another file than config.json"),
     (ONE, "--model-impl", "another implementation may cache in another way"),
@@ -69,8 +73,6 @@ _UNMODELLED = (
     (ONE, "--convert", "pooling models schedule in another way"),
     (ONE, "--quantization-config", "changes the size of the weights"),
     (ONE, "--load-format", "changes which weights are loaded"),
-    (ONE, "--rope-scaling", "changes the model's own length"),
-    (ONE, "--rope-theta", "changes the model's own length"),
     (TOGGLE, "--disable-sliding-window", "windows keep the whole context"),
     (TOGGLE, "--enable-prompt-embeds", "takes memory for embeddings"),
     (TOGGLE, "--enable-sleep-mode", "another allocator holds the cache"),
@@ -170,7 +172,7 @@ _NO_EFFECT = {
         --enable-tower-connector-lora --specialize-active-lora --enable-mixed-moe-lora-format
         --enable-moe-shared-loras --kv-cache-metrics --cudagraph-metrics --enable-layerwise-nvtx-tracing
         --enable-mfu-metrics --enable-logging-iteration-details --jit-monitor-verbose
-        --long-prefill-token-threshold-adaptive --enable-chunked-prefill --disable-chunked-mm-input
+        --long-prefill-token-threshold-adaptive --disable-chunked-mm-input
         --scheduler-reserve-full-isl --enable-flashinfer-autotune --fail-on-environ-validation
         --enable-log-requests""",
     OPTIONAL: "--hf-token",
@@ -221,14 +223,16 @@ VARIABLES = {
     "VLLM_ATTENTION_BACKEND": "may change block sizes and KV layout",
     "VLLM_KV_CACHE_LAYOUT": "changes the KV layout",
     "VLLM_SSM_CONV_STATE_LAYOUT": "changes the layout of recurrent states",
-    "VLLM_PP_LAYER_PARTITION": "deals the layers out to the pipeline stages",
     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "decides whether CUDA graphs are taken off the pool",
     "VLLM_MLA_DISABLE": "MLA models cache expanded keys and values",
     "VLLM_USE_V1": "chooses between two engines of older versions",
     "VLLM_USE_V2_MODEL_RUNNER": "changes how many batches are in flight",
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "lets max_model_len go beyond the model's own",
     "PYTORCH_CUDA_ALLOC_CONF": "changes how much memory fragmentation takes",
     "PYTORCH_ALLOC_CONF": "changes how much memory fragmentation takes",
+}
+FROM_VARIABLES = {
+    "VLLM_PP_LAYER_PARTITION": ("pp_layer_partition", whole_numbers),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": ("allow_long_max_model_len", yes_or_no),
 }
 
 
@@ -241,6 +245,11 @@ def settle(values: dict[str, object], notes: list[str]) -> None:
             spec.setdefault(name, values.pop(f"spec.{name}"))
     if spec:
         values["speculative_config"] = spec
+    scaling = values.pop("rope_scaling", None)
+    values.pop("rope_theta", None)  # of older versions; it changes no length
+    if isinstance(scaling, Mapping):
+        others = values.get("hf_overrides")
+        values["hf_overrides"] = {"rope_scaling": scaling, **(others if isinstance(others, Mapping) else {})}
     level = str(values.pop("optimization_level", ""))
     if level not in ("", "0", "2", "3"):
         notes.append(f"-O {level[:80]} changes the memory of CUDA graphs, which is not modelled")

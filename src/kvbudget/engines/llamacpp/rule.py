@@ -7,7 +7,7 @@ cells here: one token each.
 
 from collections.abc import Callable, Sequence
 
-from kvbudget.engines.flags import EngineFlags, Settings
+from kvbudget.engines.flags import EngineFlags, Settings, refuse_flags
 from kvbudget.engines.llamacpp.builds import build_of
 from kvbudget.engines.llamacpp.caches import TYPES, Cells, Types, cells_of, padded, type_named
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
@@ -18,6 +18,10 @@ from kvbudget.model.read import Model
 from kvbudget.pool.groups import Group, LayerKind
 from kvbudget.units import GIB, MIB, Blocks, Bytes, Tokens
 
+_LACKING = (
+    "num_gpu_blocks_override", "data_parallel_size", "dtype", "async_scheduling", "disable_hybrid_kv_cache_manager",
+    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "enforce_eager", "window_pools", "enable_chunked_prefill",
+)  # fmt: skip
 _BATCH, _MICRO_BATCH = 2048, 512  # common/common.h
 _SHARED_SLOTS = 4  # tools/server/server.cpp
 _MOST_SLOTS = 256  # src/llama-cparams.h: LLAMA_MAX_SEQ
@@ -53,6 +57,7 @@ class Llamacpp:
                     f"{flag} {given:g}: llama.cpp sizes its cache by the context, in cells of one token",
                     fix="use --max-model-len (--ctx-size)",
                 )
+        refuse_flags(flags, "llama.cpp", _LACKING)
         if flags.speculation is not None and not flags.speculation.method.startswith("ngram"):
             raise UnsupportedError(
                 f"--speculative-config: what the cache of {flags.speculation.method[:40]!r} takes in llama.cpp is not "
@@ -84,9 +89,8 @@ class Llamacpp:
             pipeline_parallel_size=flags.pipeline_parallel_size,
             gpu_memory_utilization=1.0,
             async_scheduling=False,
-            num_gpu_blocks_override=flags.num_gpu_blocks_override,
+            num_gpu_blocks_override=None,
             prefix_caching=flags.enable_prefix_caching is not False,
-            enforce_eager=flags.enforce_eager,
             pp_layer_partition=flags.pp_layer_partition,
             context_cells=Tokens(per_slot),
             unified_cells=unified,
@@ -116,7 +120,6 @@ class Llamacpp:
         types = _types(settings)
         devices = [cells_of(model.layers[stage.first : stage.end], model, self._build, types) for stage in stages]
         streams = 1 if settings.unified_cells else settings.max_num_seqs
-        given = settings.num_gpu_blocks_override is not None
 
         def fits(per_slot: int) -> bool:
             return all(
@@ -124,10 +127,8 @@ class Llamacpp:
             )
 
         per_slot = int(settings.context_cells)
-        if settings.num_gpu_blocks_override is not None:
-            per_slot = padded(-(-settings.num_gpu_blocks_override // streams))
         most = _largest(fits)
-        if settings.auto_length and not given and most < per_slot:
+        if settings.auto_length and most < per_slot:
             per_slot = max(most, min(_LEAST_FITTED, per_slot))
         spare = [space - _needed(cells, settings, per_slot) for cells, space in zip(devices, available, strict=True)]
         tightest = spare.index(min(spare))
@@ -145,7 +146,7 @@ class Llamacpp:
             tokens=blocks,
             concurrency=blocks / need,
             largest_max_model_len=Tokens(min(most, model.longest_given or most)),
-            checked_blocks=blocks if given else Blocks(most * streams),
+            checked_blocks=Blocks(most * streams),
             most_requests=settings.max_num_seqs,
         )
 
@@ -162,6 +163,10 @@ class Llamacpp:
                 )
             )
         return found
+
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """None: `refusals` holds all that is allocated against each card."""
+        return []
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """src/llama-context.cpp, tools/server/server-context.cpp."""
@@ -235,7 +240,8 @@ def _layout(cells: Cells, settings: Settings) -> SeparatePools:
     if cells.sliding:
         window = 0 if settings.full_windows else cells.window
         most = window + settings.max_in_flight_tokens if window else 0
-        groups.append(_group(LayerKind.SLIDING, cells.sliding_layers, cells.sliding)._replace(most_tokens=Tokens(most)))
+        sliding = _group(LayerKind.SLIDING, cells.sliding_layers, cells.sliding)
+        groups.append(sliding._replace(most_tokens=Tokens(most), window=Tokens(window)))
     if cells.states:
         groups.append(
             _group(LayerKind.MAMBA, cells.state_layers, cells.states)._replace(fixed_blocks=Blocks(1))

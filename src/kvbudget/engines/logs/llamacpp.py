@@ -23,15 +23,21 @@ _BUILD = re.compile(r"\bbuild:? ([0-9]+) \(([0-9a-f]+)\)|\bb([0-9]{4,6})-[0-9a-f
 _NAME = re.compile(r"general\.name {0,40}(?:str)? {0,40}= (.{1,200})")
 _DEVICE = re.compile(r"using device (\S{1,40}) \(.{0,200}\) - ([0-9]+) MiB free")
 _ON_HOST = ("CPU", "_Host", "_Mapped")
-_STARTS = ("starting llama server", "starting runner", "build: ", "system_info:")
+STARTS = ("starting llama server", "starting runner", "build: ", "system_info:")
 _REFUSALS = (
     "failed to allocate buffer for kv cache",
     "failed to create context",
     "unable to load model",
     "out of memory",
 )
-_HINTS = ("size", "n_ctx", "n_seq", "n_slots", "n_parallel", "build", "name", "device", "failed", "to load", "memory")
-_SIGNS = ("llama_", "llm_load", "load_tensors:", "print_info:")
+# Every line that a pattern here can match holds one of these.
+HINTS = (
+    "llama_kv_cache", "llama_memory_recurrent: size", "KV self size", "buffer size = ", "file size", "model size",
+    "n_ctx ", "n_ctx=", "n_ctx_per_seq", "n_ctx_seq", "n_seq_max", "n_slots", "n_parallel", "build: ", "build ",
+    "general.name", "using device", "failed to create context", "failed to allocate buffer", "unable to load model",
+    "out of memory", "starting llama server", "starting runner", "system_info:",
+)  # fmt: skip
+SIGNS = ("llama_", "llm_load", "load_tensors:", "print_info:")
 
 
 def read(lines: Iterable[Line]) -> Receipt | None:
@@ -39,8 +45,8 @@ def read(lines: Iterable[Line]) -> Receipt | None:
     facts, llama = Facts(), False
     for line in lines:
         text = line.text
-        llama = llama or any(sign in text for sign in _SIGNS)
-        if any(mark in text for mark in _STARTS) and facts.receipt("llamacpp").sized:
+        llama = llama or any(sign in text for sign in SIGNS)
+        if any(mark in text for mark in STARTS) and facts.receipt("llamacpp").sized:
             facts = Facts()
         _read_line(facts, line)
     return _finished(facts) if llama else None
@@ -48,7 +54,7 @@ def read(lines: Iterable[Line]) -> Receipt | None:
 
 def _read_line(facts: Facts, line: Line) -> None:
     text = line.text
-    if not any(hint in text for hint in _HINTS):
+    if not any(hint in text for hint in HINTS):
         return
     line = line._replace(rank="")  # one process for all devices
     if match := _CACHE.search(text):

@@ -6,22 +6,30 @@ from kvbudget.engines.logs.metrics import receipt_of_metrics
 from kvbudget.engines.logs.receipt import Receipt
 from kvbudget.errors import UnsupportedError
 
-_READERS = {"vllm": vllm.read, "sglang": sglang.read, "tgi": tgi.read, "llamacpp": llamacpp.read, "trtllm": trtllm.read}
+_READERS = {"vllm": vllm, "sglang": sglang, "tgi": tgi, "llamacpp": llamacpp, "trtllm": trtllm}
 _FIELDS_THAT_COUNT = ("tokens", "num_blocks", "kv_bytes", "concurrency", "weights_bytes", "refusal")
 
 
 def receipt_of_log(text: str, engine: str = "") -> Receipt:
     """The last start that a log tells of, whichever engine it is, or of `engine` (a name as in --engine).
 
-    Raises UnsupportedError when it tells nothing of a pool: cut before the pool was sized, or no engine's log.
+    Raises UnsupportedError when it tells nothing of a pool: cut before the pool was sized, or no engine's log;
+    BadValueError when it is far too long.
     """
     if engine and engine not in _READERS:
         raise UnsupportedError(
             f"--engine {engine[:40]!r}: its start-up log is not known", fix=f"known are {', '.join(_READERS)}"
         )
-    lines = list(lines_of(text))
-    readers = {engine: _READERS[engine]} if engine else _READERS
-    found = [receipt for reader in readers.values() if (receipt := reader(lines)) is not None and receipt.sized]
+    readers = [_READERS[engine]] if engine else list(_READERS.values())
+    lines = lines_of(
+        text,
+        [hint for reader in readers for hint in reader.HINTS],
+        [sign for reader in readers for sign in reader.SIGNS],
+        [start for reader in readers for start in reader.STARTS],
+    )
+    found: list[Receipt] = [
+        receipt for reader in readers if (receipt := reader.read(lines)) is not None and receipt.sized
+    ]
     if not found:
         raise UnsupportedError(
             "this log tells nothing of a KV cache pool",

@@ -31,7 +31,14 @@ _KEPT = frozenset(
 )  # fmt: skip
 _VERSION = re.compile(r"\bsglang(?:[ =:]+v?|/)([0-9]+\.[0-9]+[\w.+-]*)", re.IGNORECASE)
 _REFUSALS = ("Not enough memory. Please try", "out of memory. Tried to allocate")
-_SIGNS = ("sglang", "KV Cache is allocated. #tokens:", "max_total_num_tokens=", "Load weight end.")
+STARTS = ("server_args=",)
+# Every line that a pattern here can match holds one of these.
+HINTS = (
+    "Cache is allocated", "Load weight ", "Init torch distributed", "Capture cuda graph end", "max_total_num_tokens=",
+    "server_args=", "sglang=", "sglang ", "sglang:", "sglang/", "SGLang=", "SGLang ", "SGLang:", "SGLang/",
+    "Not enough memory. Please try", "out of memory. Tried to allocate",
+)  # fmt: skip
+SIGNS = ("sglang", "KV Cache is allocated. #tokens:", "max_total_num_tokens=", "Load weight end.")
 
 
 def read(lines: Iterable[Line]) -> Receipt | None:
@@ -39,7 +46,7 @@ def read(lines: Iterable[Line]) -> Receipt | None:
     facts, sglang = Facts(), False
     for line in lines:
         text = line.text
-        sglang = sglang or any(sign in text for sign in _SIGNS)
+        sglang = sglang or any(sign in text for sign in SIGNS)
         if "server_args=" in text:
             if facts.receipt("sglang").sized:
                 facts = Facts()

@@ -16,13 +16,21 @@ _KEPT = frozenset(
      "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "cuda_memory_fraction"}
 )  # fmt: skip
 _VERSION = re.compile(r"text[_-]generation[_-]\w+[ :]+v?([0-9]+\.[0-9]+\.[0-9]+)")
+_PARTS = ("launcher", "router", "server", "inference", "benchmark")
 _REFUSALS = (
     "Not enough memory to handle",
     "`max_total_tokens` must be <=",
     "`max_batch_total_tokens` must be",
     "out of memory. Tried to allocate",
 )
-_SIGNS = ("text_generation_", "max batch total tokens")
+STARTS = ("Args {",)
+# Every line that a pattern here can match holds one of these.
+HINTS = (
+    "max batch total tokens", "KV-cache blocks: ", "Args {", "text-generation-", "text-generation_", "text_generation-",
+    "Not enough memory to handle", "`max_total_tokens` must be <=", "`max_batch_total_tokens` must be",
+    "out of memory. Tried to allocate", *(f"text_generation_{part}{end}" for part in _PARTS for end in (" ", ": ")),
+)  # fmt: skip
+SIGNS = ("text_generation_", "max batch total tokens")
 
 
 def read(lines: Iterable[Line]) -> Receipt | None:
@@ -30,7 +38,7 @@ def read(lines: Iterable[Line]) -> Receipt | None:
     facts, tgi = Facts(), False
     for line in lines:
         text = line.text
-        tgi = tgi or any(sign in text for sign in _SIGNS)
+        tgi = tgi or any(sign in text for sign in SIGNS)
         if "Args {" in text:
             if facts.receipt("tgi").sized:
                 facts = Facts()

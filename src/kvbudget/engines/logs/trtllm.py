@@ -37,8 +37,15 @@ _REFUSALS = (
     "Out of memory",
     "out of memory",
 )
-_HINTS = ("cache", "Memory", "GiB", "blocks", "per block", "max_", "TRTGptModel", "engine size", "ersion", "emory")
-_SIGNS = ("TensorRT-LLM", "TRT-LLM", "tensorrt_llm")
+STARTS: tuple[str, ...] = ()  # a second start tells everything again
+# Every line that a pattern here can match holds one of these.
+HINTS = (
+    "in paged KV cache", "for k/v cache", "KV cache primary pool", "primary blocks=", "tokens per block",
+    "max_seq_len=", "TRTGptModel max", "max_num_requests=", "evice total memory", "aged kv cache: total",
+    "aged KV cache: total", "Memory used after loading model weights", "Memory used for model weights",
+    "Loaded engine size", "LLM version", "LLM] version", "Impossible to fit", "Out of memory", "out of memory",
+)  # fmt: skip
+SIGNS = ("TensorRT-LLM", "TRT-LLM", "tensorrt_llm")
 
 
 def read(lines: Iterable[Line]) -> Receipt | None:
@@ -46,8 +53,8 @@ def read(lines: Iterable[Line]) -> Receipt | None:
     facts, trtllm = Facts(), False
     for line in lines:
         text = line.text
-        trtllm = trtllm or any(sign in text for sign in _SIGNS)
-        if not any(hint in text for hint in _HINTS):
+        trtllm = trtllm or any(sign in text for sign in SIGNS)
+        if not any(hint in text for hint in HINTS):
             continue
         if match := _ALLOCATED.search(text):
             facts.note_size("kv_bytes", size(match[1], match[2]), line)

@@ -79,13 +79,23 @@ _NEEDED = re.compile(
 )
 _ESTIMATED = re.compile(r"estimated maximum model length is ([0-9]+)")
 _TOO_LONG = re.compile(r"max seq len \(([0-9]+)\) is larger than the maximum number of tokens[^()]*\(([0-9]+)\)")
-_START_MARKS = ("non-default args:", "vLLM API server version", "Initializing an LLM engine")
+STARTS = ("non-default args:", "vLLM API server version", "Initializing an LLM engine")
 # Every line that a pattern here can match holds one of these; most lines of a log hold none.
-_HINTS = (
-    "KV cache size", "KV Cache", "KV cache memory", "for KV cache", "KV cache is", "memory", "blocks",
-    "block size", "odel", "GiB", "ersion", "LLM engine", "max_", "max seq len", "args:", "tokens per request",
+# The three signs are those of the banner, as they stand and as JSON writes them.
+HINTS = (
+    "Model loading took", "odel weights t", "weights memory:", "non_torch_memory", "for non-torch memory",
+    "PyTorch activation peak memory", "for peak activation", " for weight", "Graph capturing finished",
+    "CUDA graph pool memory", "reserved for KV Cache", "Available KV cache memory", "available_kv_cache_memory",
+    "kv_cache_size=", "total_gpu_memory", "peak_torch_memory=", "Estimated CUDA graph memory", ") GiB for KV cache",
+    "KV cache size: ", " blocks: ", "Setting attention block size", "Using max model len", "max_seq_len=",
+    "Auto-fit max_model_len", "tokens per request", "num_gpu_blocks_override", "LLM engine", "API server version",
+    " version ", "█", "▀", "▄", "\\u2588", "\\u2580", "\\u2584", "with config:", "args:", "on startup",
+    "gpu_memory_utilization (",
+    "To serve at least one request", "No available memory for the cache blocks", "max seq len (",
+    "is less than desired GPU memory utilization", "out of memory. Tried to allocate", "KV cache is needed",
+    "estimated maximum model length",
 )  # fmt: skip
-_SIGNS = ("KV cache", "KV Cache", "vLLM", "LLM engine", "blocks:", "odel weights t", "gpu_model_runner", "_memory")
+SIGNS = ("KV cache", "KV Cache", "vLLM", "LLM engine", "blocks:", "odel weights t", "gpu_model_runner", "_memory")
 
 
 def read(lines: Iterable[Line]) -> Receipt | None:
@@ -93,11 +103,11 @@ def read(lines: Iterable[Line]) -> Receipt | None:
     facts, vllm = Facts(), False
     for line in lines:
         text = line.text
-        if any(mark in text for mark in _START_MARKS) and facts.receipt("vllm").sized:
+        if any(mark in text for mark in STARTS) and facts.receipt("vllm").sized:
             version = facts.values.get("version")
             facts = Facts()  # the log goes on with another start; a banner that came just before belongs to it
             facts.note("version", version, line)
-        if not vllm and any(sign in text for sign in _SIGNS):
+        if not vllm and any(sign in text for sign in SIGNS):
             vllm = "LLM" in text or "vllm" in text.lower() or _told_pool(text)
         _read_line(facts, line)
     return _finished(facts) if vllm else None
@@ -111,7 +121,7 @@ def _told_pool(text: str) -> bool:
 
 def _read_line(facts: Facts, line: Line) -> None:
     text = line.text
-    if not any(hint in text for hint in _HINTS):
+    if not any(hint in text for hint in HINTS):
         return
     if "non-default args:" in text:
         _arguments(facts, line)

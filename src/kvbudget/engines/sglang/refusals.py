@@ -1,10 +1,11 @@
 """When SGLang would refuse to start, in its own words and in the order in which it would meet the reason."""
 
 from kvbudget.engines.flags import Settings
-from kvbudget.engines.rule import Pool, Refusal
+from kvbudget.engines.rule import Pool, Refusal, Taken
 from kvbudget.model.layers import Attention
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import LayerKind, Layout
+from kvbudget.units import GIB
 
 
 def refusals_of(model: Model, settings: Settings, layout: Layout, pool: Pool) -> list[Refusal]:
@@ -12,6 +13,33 @@ def refusals_of(model: Model, settings: Settings, layout: Layout, pool: Pool) ->
     return (
         _head_refusals(model, settings) + _length_refusals(model, settings) + _memory_refusals(settings, layout, pool)
     )
+
+
+def overruns_of(settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+    """At most one: weights, pool, graphs and one prefill chunk need more than the card's `total` bytes.
+
+    model_executor/runner: graphs are captured when the pool is there already, and the first prefill runs after that.
+    """
+    left = total - taken.non_torch - taken.weights - pool.bytes
+    if pool.num_blocks <= 0 or left >= taken.activation + taken.cuda_graphs:
+        return []
+    if left < taken.cuda_graphs:
+        said = "Capture cuda graph failed: CUDA out of memory."
+    else:
+        said = f"CUDA out of memory in the first prefill of {settings.max_num_batched_tokens} tokens."
+    needed = taken.activation + taken.cuda_graphs
+    share = (total - taken.non_torch - needed) * 100 // max(1, total - taken.non_torch)
+    enough = share > 0 and taken.weights * 100 < share * (total - taken.non_torch)
+    return [
+        Refusal(
+            "beyond_the_card",
+            f"{said} Weights and pool leave {max(0, left) / GIB:.2f} GiB of the card, CUDA graphs and one chunk need "
+            f"{needed / GIB:.2f} GiB.",
+            f"use --gpu-memory-utilization {share / 100:g} (--mem-fraction-static)"
+            if enough
+            else "quantise the weights, or use more tensor-parallel ranks",
+        )
+    ]
 
 
 def _head_refusals(model: Model, settings: Settings) -> list[Refusal]:

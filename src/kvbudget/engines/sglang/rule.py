@@ -7,10 +7,10 @@ is measured. Tokens are given out one by one, or in pages; slot 0 is a dummy bes
 
 from collections.abc import Sequence
 
-from kvbudget.engines.flags import EngineFlags, Settings, Speculation
+from kvbudget.engines.flags import LLAMACPP_ONLY, EngineFlags, Settings, Speculation, refuse_flags
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
 from kvbudget.engines.sglang.memory import batch_of, static_fraction, version_of
-from kvbudget.engines.sglang.refusals import refusals_of
+from kvbudget.engines.sglang.refusals import overruns_of, refusals_of
 from kvbudget.engines.tokens import (
     STATE_ELEMENTS,
     SeparatePools,
@@ -18,6 +18,7 @@ from kvbudget.engines.tokens import (
     caches_of,
     length_of,
     refuse_context_parallel,
+    refuse_stages_without_cache,
     refuse_unknown_caches,
     state_bytes,
     stored,
@@ -72,12 +73,13 @@ class Sglang:
     def __init__(self, version: str = "") -> None:
         self._version = version_of(version)
         self.version = version or "0.5.23"
-        # Of about the same time. Only communication and graphs are taken from it: activation is not measured here.
-        self.memory_version = (0, 32) if self._version >= (0, 5, 16) else (0, 11)
+        # Whatever its age: no sampling is profiled, no logits are sorted (layers/sampler.py), and graphs are captured.
+        self.memory_version = (0, 32)
 
     def settle(self, model: Model, flags: EngineFlags, device_memory: int, device_name: str) -> Settings:
         """What the engine runs with. `max_num_seqs` is 2,048 or more when not given: it grows with the pool."""
         refuse_unknown_caches(model, self.name)
+        refuse_flags(flags, "SGLang", (*LLAMACPP_ONLY, "window_pools", "mamba_cache_dtype", "enable_chunked_prefill"))
         refuse_context_parallel(flags.decode_context_parallel_size, self.name)
         caches = caches_of(dict.fromkeys(model.layers))
         latent = any(isinstance(cache, Latent) for cache in caches)
@@ -134,6 +136,7 @@ class Sglang:
             matrix_state_bytes=Bytes(_state_elements(flags.mamba_ssm_cache_dtype)),
             defaults_known=device_memory > 0 or flags.gpu_memory_utilization is not None,
             pp_layer_partition=flags.pp_layer_partition,
+            profiled_seqs=min(batch.graph_batch, flags.max_num_seqs or batch.graph_batch),
         )
 
     def usable_memory(self, total: int, settings: Settings) -> Bytes:
@@ -156,10 +159,11 @@ class Sglang:
             len(model.layers), settings.pipeline_parallel_size, settings.pp_layer_partition, extra_last=True
         )
         drafts = self._draft_cells(model, settings)
-        return tuple(
-            Stage(first, end, _layout(model.layers[first:end], settings, drafts if end == bounds[-1][1] else 0))
-            for first, end in bounds
-        )
+        layouts = [
+            _layout(model.layers[first:end], settings, drafts if end == bounds[-1][1] else 0) for first, end in bounds
+        ]
+        refuse_stages_without_cache(layouts, bounds, "SGLang")
+        return tuple(Stage(first, end, layout) for (first, end), layout in zip(bounds, layouts, strict=True))
 
     def pool(self, model: Model, settings: Settings, stages: Sequence[Stage], available: Sequence[int]) -> Pool:
         """max_total_num_tokens: the smallest of all stages."""
@@ -193,6 +197,10 @@ class Sglang:
     def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
         """Everything that would stop the start, in the order in which the engine would meet it."""
         return refusals_of(model, settings, stages[pool.stage].layout, pool)
+
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """Activation and graphs are not measured: what the static fraction leaves must hold them."""
+        return overruns_of(settings, total, taken, pool)
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """managers/scheduler.py; available_gpu_mem, which follows, is not planned."""
@@ -331,7 +339,9 @@ def _layout(layers: Sequence[Layer], settings: Settings, drafts: int) -> Layout:
     if full:
         groups.append(_group(kind, counts[0] + drafts, full, page, 0))
     if sliding:
-        groups.append(_group(LayerKind.SLIDING, counts[1], sliding, page, window + page))
+        groups.append(
+            _group(LayerKind.SLIDING, counts[1], sliding, page, window + page)._replace(window=Tokens(window))
+        )
     if states:
         group = Group(LayerKind.MAMBA, counts[2], Tokens(1), Bytes(states // counts[2]), Bytes(states))
         groups.append(group._replace(fixed_blocks=Blocks(1)))

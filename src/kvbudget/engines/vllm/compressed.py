@@ -96,7 +96,7 @@ def _spec(
 ) -> Spec:
     aligned = _aligned(page, alignment)
     padded = aligned if aligned != page else 0
-    return Spec(family, block, page, content, ("compressed", *cache), content.window, padded)
+    return Spec(family, block, page, content, ("compressed", cache.kind, *cache), content.window, padded)
 
 
 def _aligned(page: int, alignment: int) -> int:

@@ -1,8 +1,10 @@
 """How many bytes the KV formats of `--kv-cache-dtype` take (`config/cache.py: CacheDType`)."""
 
+from math import ceil
+
 from kvbudget.engines.flags import EngineFlags
 from kvbudget.errors import BadValueError, UnsupportedError
-from kvbudget.model.layers import Attention, Indexer, Latent
+from kvbudget.model.layers import Attention, Indexer, Latent, State
 from kvbudget.model.read import Model
 
 # utils/torch_utils.py: STR_DTYPE_TO_TORCH_DTYPE; formats whose page holds nothing but keys and values
@@ -15,26 +17,26 @@ _PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 _PACKED_LATENT_SIZE = 512 + 64
 _NVFP4 = ("nvfp4", "nvfp4_4over6")  # utils/torch_utils.py: nvfp4_kv_cache_full_dim: 4 bits and a byte for each 16
 _NVFP4_SCALED = 16
-_UNKNOWN_PAGES = (
-    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit",
-)  # fmt: skip
-KNOWN = ("auto", *_ELEMENTS, *_PACKED_LATENT, *_PER_TOKEN_HEAD, *_NVFP4)
+# quantization/turboquant/config.py: bits of a key's and of a value's element; 8 are fp8, fewer have 2 bytes of norm;
+# a value has 4 bytes of scale and zero
+TURBOQUANT = {
+    "turboquant_k8v4": (8, 4), "turboquant_4bit_nc": (4, 4), "turboquant_k3v4_nc": (3, 4), "turboquant_3bit_nc": (3, 3),
+}  # fmt: skip
+_NORM_BYTES, _SCALE_AND_ZERO_BYTES = 2, 4
+_KEPT_PLAIN = 2  # layers at either end that TurboQuant leaves in the model's type
+_ROCM_ONLY = ("ultraquant_4bit",)  # platforms/cuda.py: _get_backend_priorities does not have its backend
+KNOWN = ("auto", *_ELEMENTS, *_PACKED_LATENT, *_PER_TOKEN_HEAD, *_NVFP4, *TURBOQUANT)
 # config/model.py: _resolve_auto_dtype runs float32 checkpoints in a 16-bit type
 _WEIGHT_ELEMENTS = {"auto": 2, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+# config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS
+FLOAT16_UNSTABLE = ("gemma2", "gemma3", "gemma3_text", "glm4")
 _STATE_ELEMENTS = {"float32": 4, "float16": 2, "bfloat16": 2}
 # v1/attention/backends: the sparse indexer keeps fp8 keys and one float32 scale for each 128 of them
 _INDEXER_SCALED = 128
 
 
-# GPUs of compute capability 10.x; the other Blackwell cards (RTX) are 12.x
-_SM100 = ("b100", "b200", "b300")
 # model_executor/models/config.py: GlmMoeDsaForCausalLM
 _FP8_ON_SM100 = ("glm_moe_dsa",)
-
-
-def is_sm100(device_name: str) -> bool:
-    """Whether `is_device_capability_family(100)` is known to be true of the device."""
-    return any(name in device_name.lower() for name in _SM100)
 
 
 def kv_format(model: Model, flags: EngineFlags, *, sm100: bool = False) -> str:
@@ -48,11 +50,13 @@ def kv_format(model: Model, flags: EngineFlags, *, sm100: bool = False) -> str:
                 fix="say --kv-cache-dtype bfloat16 or fp8",
             )
         asked = prescribed or ("fp8_e4m3" if sm100 and model.model_type in _FP8_ON_SM100 else "auto")
-    if asked in _UNKNOWN_PAGES:
+    if asked in _ROCM_ONLY:
         raise UnsupportedError(
-            f"--kv-cache-dtype {asked}: the packed page of this format is not computed yet",
+            f"--kv-cache-dtype {asked}: No valid attention backend found for cuda; vLLM has this format on ROCm only",
             fix=f"use one of {', '.join(KNOWN)}",
         )
+    if asked in TURBOQUANT:
+        _refuse_beside_turboquant(model, flags)
     if asked not in KNOWN:
         raise BadValueError(
             f"--kv-cache-dtype: {asked[:40]!r} is not one of vLLM 0.32", fix=f"use one of {', '.join(KNOWN)}"
@@ -60,6 +64,37 @@ def kv_format(model: Model, flags: EngineFlags, *, sm100: bool = False) -> str:
     if asked.startswith("fp8") and not sm100 and _is_packed_when_quantised(model):
         return "fp8_ds_mla"
     return asked
+
+
+def plain_layers(model: Model, dtype: str) -> frozenset[int]:
+    """Layers that keep the model's own type whatever the format (turboquant/config.py: get_boundary_skip_layers)."""
+    if dtype not in TURBOQUANT or any(isinstance(c, State) for layer in model.layers for c in layer.caches):
+        return frozenset()
+    count = len(model.layers)
+    kept = min(_KEPT_PLAIN, count // 2)
+    return frozenset((*range(kept), *range(count - kept, count)))
+
+
+def _refuse_beside_turboquant(model: Model, flags: EngineFlags) -> None:
+    """Its pages beside those of other kinds are not known here: the engine makes them equal by rules of their own."""
+    asked = flags.kv_cache_dtype
+    caches = [cache for layer in dict.fromkeys(model.layers) for cache in layer.caches]
+    if any(isinstance(cache, Latent | Indexer) for cache in caches):
+        raise UnsupportedError(
+            f"--kv-cache-dtype {asked}: No valid attention backend found for cuda; none for MLA has this format",
+            fix="use fp8 or auto",
+        )
+    plain = [c for c in caches if isinstance(c, Attention) and not c.window and not c.chunk]
+    known = all(cache in plain or isinstance(cache, State) for cache in caches)
+    # a stage whose first layer is packed has larger blocks than one whose first layer is not
+    staged = flags.pipeline_parallel_size > 1
+    drafted = flags.speculation is not None and flags.speculation.method not in ("ngram", "ngram_gpu", "suffix")
+    if not known or drafted or staged or any(cache.key_size != cache.value_size for cache in plain):
+        raise UnsupportedError(
+            f"--kv-cache-dtype {asked}: the packed pages of this format are known for full attention only, with keys "
+            "and values of one size, without draft model or pipeline stages",
+            fix="use fp8 or auto",
+        )
 
 
 def _is_packed_when_quantised(model: Model) -> bool:
@@ -70,10 +105,13 @@ def _is_packed_when_quantised(model: Model) -> bool:
     return any(cache.latent_size + cache.rope_size == _PACKED_LATENT_SIZE for cache in latents)
 
 
-def element_bytes(dtype: str) -> int:
-    """Bytes of one weight in the type of `--dtype`."""
+def element_bytes(model: Model, dtype: str, capability: tuple[int, int] = (0, 0)) -> int:
+    """Bytes of one weight in the type of `--dtype`. Without bf16 (before 8.0) "auto" is float16, or float32 where the
+    model does not work in it (config/model.py: _resolve_auto_dtype)."""
     if dtype not in _WEIGHT_ELEMENTS:
         raise BadValueError(f"--dtype: {dtype[:40]!r} is unknown", fix=f"use one of {', '.join(_WEIGHT_ELEMENTS)}")
+    if dtype == "auto" and (0, 0) < capability < (8, 0) and model.model_type in FLOAT16_UNSTABLE:
+        return _WEIGHT_ELEMENTS["float32"]
     return _WEIGHT_ELEMENTS[dtype]
 
 
@@ -91,6 +129,11 @@ def attention_token_bytes(cache: Attention, heads: int, dtype: str, model_bytes:
     size = cache.key_size + cache.value_size
     if dtype in _PER_TOKEN_HEAD:
         return heads * (size // _PER_TOKEN_HEAD[dtype] + 2 * _SCALE_BYTES)
+    if dtype in TURBOQUANT:
+        keys, values = TURBOQUANT[dtype]
+        slot = cache.key_size if keys == 8 else ceil(cache.key_size * keys / 8) + _NORM_BYTES
+        slot += ceil(cache.value_size * values / 8) + _SCALE_AND_ZERO_BYTES
+        return heads * (slot + slot % 2)
     if dtype in _NVFP4:
         if cache.key_size != cache.value_size:
             raise UnsupportedError(
@@ -122,8 +165,11 @@ def latent_token_bytes(cache: Latent, dtype: str, model_bytes: int) -> int:
                 fix="use fp8 or auto",
             )
         return _PACKED_LATENT[dtype]
-    if dtype in _PER_TOKEN_HEAD or dtype in _NVFP4:
-        raise UnsupportedError(f"--kv-cache-dtype {dtype} is not made for MLA", fix="use fp8 or auto")
+    if dtype in _PER_TOKEN_HEAD or dtype in _NVFP4:  # v1/attention/backends/mla: supported_kv_cache_dtypes of all
+        raise UnsupportedError(
+            f"--kv-cache-dtype {dtype}: No valid attention backend found for cuda; none for MLA has this format",
+            fix="use fp8 or auto",
+        )
     return size * _ELEMENTS.get(dtype, model_bytes)
 
 

@@ -77,6 +77,10 @@ def _promote(specs: Sequence[Spec]) -> tuple[Spec, ...]:
         if target is None or _apart(spec):
             promoted.append(spec)
             continue
+        if spec.family is Family.SLIDING_MLA:  # dropped from one class, unknown to the other
+            raise PromotionError(
+                "TypeError: MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'"
+            )
         size = next(iter(full_sizes)) if len(full_sizes) == 1 else spec.block_size
         content = spec.content._replace(window=0)
         promoted.append(spec.with_block_size(size)._replace(family=target, content=content))
@@ -84,11 +88,11 @@ def _promote(specs: Sequence[Spec]) -> tuple[Spec, ...]:
     windows = {spec.window for spec in left if spec.window}
     if len(windows) > 1 and all(spec.family is Family.FULL for spec in left):
         raise PromotionError(
-            "All attention layers in the same KV cache group must have the same window size. "
+            "ValueError: All attention layers in the same KV cache group must have the same window size. "
             f"(These have {sorted(windows)}.)"
         )
     if not (are_alike(left) or are_of_one_type(left)):
-        raise PromotionError("Failed to promote local KV cache specs to one unified type.")
+        raise PromotionError("ValueError: Failed to promote local KV cache specs to one unified type.")
     return tuple(promoted)
 
 

@@ -27,8 +27,10 @@ _KINDS = {
     Family.CHUNKED: LayerKind.CHUNKED,
     Family.MAMBA: LayerKind.MAMBA,
     Family.CROSS: LayerKind.CROSS,
-    Family.RING: LayerKind.COMPRESSED,
+    Family.RING: LayerKind.COMPRESSOR,
 }
+# by the kind of the cache, of DeepSeek-V4's and V4.1's; vectors and their indexers share a group
+_COMPRESSING: dict[object, LayerKind] = {"compressor": LayerKind.COMPRESSOR, "sliding": LayerKind.SLIDING}
 
 
 def stage_layouts(
@@ -72,9 +74,18 @@ def promotion_refusal(model: Model, settings: Settings, ranks: Ranks) -> str:
 
 def _stage_specs(model: Model, settings: Settings, ranks: Ranks, bounds: Sequence[tuple[int, int]]) -> list[list[Spec]]:
     drafts, draft_model = draft_layers(model, settings)
-    stage_specs = [specs_of(model.layers[first:end], model, ranks) for first, end in bounds]
+    stage_specs = [specs_of(model.layers[first:end], model, ranks, first) for first, end in bounds]
+    speculation = settings.speculation
+    if speculation is not None and speculation.method == "draft_model":
+        drafts = _last_part(drafts, settings.pipeline_parallel_size)
     stage_specs[-1] += specs_of(drafts, draft_model, ranks)
     return stage_specs
+
+
+def _last_part(layers: tuple[Layer, ...], stages: int) -> tuple[Layer, ...]:
+    """What the last of several stages builds of an independent draft (models/utils.py: make_layers); see parallel.py:
+    with more than one stage it does not start."""
+    return layers[len(layers) - len(layers) // stages :]
 
 
 def draft_layers(model: Model, settings: Settings) -> tuple[tuple[Layer, ...], Model]:
@@ -111,17 +122,17 @@ def _layout(groups: tuple[LayerGroup, ...], settings: Settings, first: int, end:
     if constant:
         contents.append(Content(0, 0, constant))
     return Layout(
-        tuple(_group(whole[0].spec, own, settings) for whole, own in zip(groups, here, strict=True)),
+        tuple(_group(whole[0].spec, own, settings, packed=packed) for whole, own in zip(groups, here, strict=True)),
         tuple(contents),
         lcm(*(spec.stride for group in here for _, spec in group)) if packed else 1,
     )
 
 
-def _group(spec: Spec, members: LayerGroup, settings: Settings) -> Group:
-    """`spec` stands for all of the group; `members` are those on this stage."""
+def _group(spec: Spec, members: LayerGroup, settings: Settings, *, packed: bool) -> Group:
+    """`spec` stands for all of the group; `members` are those on this stage. `packed`: their pages count as one."""
     pages = {member.spec.page_bytes for member in members}
     page = max(pages, default=spec.page_bytes)
-    mixed = sum(member.spec.page_bytes for member in members) if len(pages) > 1 else 0
+    mixed = sum(member.spec.page_bytes for member in members) if packed or len(pages) > 1 else 0
     shards = 1 if spec.replicated else settings.decode_context_parallel_size
     most = extra = 0
     if spec.family in (Family.SLIDING, Family.SLIDING_MLA):  # SlidingWindowSpec.max_admission_blocks_per_request
@@ -137,12 +148,13 @@ def _group(spec: Spec, members: LayerGroup, settings: Settings) -> Group:
         most_tokens=Tokens(most),
         extra_blocks=Blocks(extra),
         fixed_blocks=Blocks(spec.fixed_blocks),
+        window=Tokens(spec.window if most else 0),
     )
 
 
 def _kind(spec: Spec, members: LayerGroup) -> LayerKind:
     if spec.identity[:1] == ("compressed",):
-        return LayerKind.COMPRESSED
+        return _COMPRESSING.get(spec.identity[1], LayerKind.COMPRESSED)
     if any(member.spec.identity[:1] == ("indexer",) for member in members):
         full = any(member.spec.family is Family.FULL for member in members)
         return LayerKind.FULL if full else LayerKind.MLA_INDEXER

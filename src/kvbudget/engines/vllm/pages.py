@@ -9,7 +9,12 @@ from math import ceil, gcd
 from typing import NamedTuple
 
 from kvbudget.engines.vllm.compressed import compressed_spec, kernel_block_of, record_of
-from kvbudget.engines.vllm.formats import attention_token_bytes, indexer_token_bytes, latent_token_bytes
+from kvbudget.engines.vllm.formats import (
+    attention_token_bytes,
+    indexer_token_bytes,
+    latent_token_bytes,
+    plain_layers,
+)
 from kvbudget.engines.vllm.rings import ring_spec
 from kvbudget.engines.vllm.spec import Family, Spec
 from kvbudget.errors import UnsupportedError
@@ -92,6 +97,9 @@ def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
         size = kernel  # refused anyway; a smaller block would hold no vector
     states = [cache for cache in _caches(model) if isinstance(cache, State)]
     attention = next((c for c in _caches(model) if isinstance(c, Attention | Latent)), None)
+    if not states and plain_layers(model, ranks.kv_format):
+        # platforms/interface.py: _align_heterogeneous_kv_block_size, with one byte for an element that is packed
+        return size * ceil(kernel * ranks.model_bytes / size)
     if not states or attention is None:
         return size
     page = max(_state_bytes(cache, ranks) for cache in dict.fromkeys(states))
@@ -103,8 +111,9 @@ def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
     return max(size, ceil(needed / kernel) * kernel)
 
 
-def specs_of(layers: Iterable[Layer], model: Model, ranks: Ranks) -> list[Spec]:
-    """One spec for each cache of `layers`, in the order in which the engine registers them."""
+def specs_of(layers: Iterable[Layer], model: Model, ranks: Ranks, first: int = 0) -> list[Spec]:
+    """One spec for each cache of `layers`, in the order in which the engine registers them. `first`: the number of the
+    first of them in the model."""
     layers = tuple(layers)
     padded = _padded_state_page(model, ranks)
     if padded and not any(
@@ -117,7 +126,12 @@ def specs_of(layers: Iterable[Layer], model: Model, ranks: Ranks) -> list[Spec]:
         padded = 0
     known: dict[Layer, tuple[Spec, ...]] = {}
     specs: list[Spec] = []
-    for layer in layers:
+    plain = plain_layers(model, ranks.kv_format)
+    for number, layer in enumerate(layers, first):
+        if number in plain:
+            own = ranks._replace(kv_format="auto")
+            specs += [_spec_of(served(c, model), layer, model, own, padded) for c in layer.caches]
+            continue
         if layer not in known:
             known[layer] = tuple(_spec_of(served(c, model), layer, model, ranks, padded) for c in layer.caches)
         specs += known[layer]

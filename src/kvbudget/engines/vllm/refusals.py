@@ -5,28 +5,39 @@ from collections.abc import Sequence
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Pool, Refusal, Stage
 from kvbudget.engines.vllm.pages import kernel_block
-from kvbudget.model.layers import Attention, CrossAttention, Latent, State
+from kvbudget.engines.vllm.parallel import parallel_refusals
+from kvbudget.model.layers import Compressed, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import GIB
 
-_UNREPLICATED = ("gpt_oss",)  # model_executor/models/gpt_oss.py divides KV heads by the ranks, rounded down
-_VOCABULARY_PADDING = 64  # model_executor/layers/vocab_parallel_embedding.py
 _BACKENDS = {16: "FLASH_ATTN: [MultipleOf(16)]", 64: "FLASHMLA: [64]"}
 
 
 def refusals_of(model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
     """All of them; empty when it would start."""
-    found = _parallel_refusals(model, settings)
+    found = parallel_refusals(model, settings)
     found += _length_refusals(model, settings)
     found += _batch_refusals(settings)
     found += _block_size_refusals(model, settings)
-    found += _memory_refusals(stages, pool)
+    found += _memory_refusals(model, stages, pool)
     return found + _state_refusals(settings, stages[pool.stage].layout, pool)
 
 
 def _batch_refusals(settings: Settings) -> list[Refusal]:
-    if settings.max_num_batched_tokens >= settings.max_num_seqs:  # config/scheduler.py: verify_max_model_len
+    """config/scheduler.py: verify_max_model_len."""
+    tokens, length = settings.max_num_batched_tokens, settings.max_model_len
+    if not settings.chunked_prefill and tokens < length:
+        return [
+            Refusal(
+                "batched_tokens_below_length",
+                f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length}). This effectively limits "
+                "the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please "
+                "increase max_num_batched_tokens or decrease max_model_len.",
+                f"leave --no-enable-chunked-prefill out, or use --max-model-len {tokens}",
+            )
+        ]
+    if tokens >= settings.max_num_seqs:
         return []
     return [
         Refusal(
@@ -44,6 +55,16 @@ def _block_size_refusals(model: Model, settings: Settings) -> list[Refusal]:
     size = settings.block_size if states else settings.asked_block_size or settings.block_size
     if size % kernel == 0:
         return []
+    shared = max((c.ratio for layer in model.layers for c in layer.caches if isinstance(c, Compressed)), default=0)
+    if shared > size:  # v1/core/kv_cache_utils.py: _get_kv_cache_bytes_per_block, before kernels are asked
+        return [
+            Refusal(
+                "block_size_unsupported",
+                f"ZeroDivisionError: integer division or modulo by zero (a block of {size} tokens holds none of the "
+                f"vectors that {shared} tokens share)",
+                f"--block-size must be a multiple of {kernel}",
+            )
+        ]
     return [
         Refusal(
             "block_size_unsupported",
@@ -70,148 +91,29 @@ def _state_refusals(settings: Settings, layout: Layout, pool: Pool) -> list[Refu
     ]
 
 
-def _parallel_refusals(model: Model, settings: Settings) -> list[Refusal]:
-    """config/model.py: verify_with_parallel_config; config/parallel.py; assertions of the model classes."""
-    ranks, shards = settings.tensor_parallel_size, settings.decode_context_parallel_size
-    found = []
-    caches = [cache for layer in dict.fromkeys(model.layers) for cache in layer.caches]
-    kv_heads = [c.kv_heads for c in caches if isinstance(c, Attention | CrossAttention)]
-    if model.attention_heads % ranks:
-        found.append(
-            Refusal(
-                "heads_not_divisible",
-                f"Total number of attention heads ({model.attention_heads}) must be divisible by tensor parallel size "
-                f"({ranks}).",
-                f"use --tensor-parallel-size {_ranks_that_divide(model, kv_heads, ranks)}",
-            )
-        )
-    uneven = next((heads for heads in kv_heads if heads % ranks and ranks % heads), None)
-    if uneven is not None and not found:  # model_executor/models/llama.py: assertions on total_num_kv_heads
-        found.append(
-            Refusal(
-                "kv_heads_not_divisible",
-                f"{uneven} KV heads can be neither split over nor replicated on tensor parallel size {ranks} "
-                "(assertion on total_num_kv_heads).",
-                f"use --tensor-parallel-size {_ranks_that_divide(model, kv_heads, ranks)}",
-            )
-        )
-    padded = -(-model.vocab_size // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
-    if padded % ranks and not found:  # distributed/utils.py: ensure_divisibility, called by VocabParallelEmbedding
-        found.append(
-            Refusal(
-                "vocabulary_not_divisible",
-                f"AssertionError: {padded} is not divisible by {ranks}",
-                f"use --tensor-parallel-size {_ranks_that_divide(model, [*kv_heads, padded], ranks)}",
-            )
-        )
-    if model.model_type in _UNREPLICATED and any(heads < ranks for heads in kv_heads) and not found:
-        found.append(
-            Refusal(
-                "kv_heads_not_divisible",
-                f"ZeroDivisionError: integer modulo by zero ({model.model_type} does not replicate its {kv_heads[0]} "
-                f"KV heads over {ranks} ranks)",
-                f"use --tensor-parallel-size {kv_heads[0]}",
-            )
-        )
-    if settings.pipeline_parallel_size > 1 and any(isinstance(c, State) and c.replicated for c in caches):
-        found.append(  # model_executor/models/config.py: Qwen4ExpForConditionalGenerationConfig
-            Refusal(
-                "pipeline_parallel_embedding",
-                "Qwen4Exp N-gram PLE embedding requires pipeline_parallel_size=1 because non-first pipeline ranks do "
-                "not receive the raw input_ids it needs. Please run with PP=1.",
-                "leave --pipeline-parallel-size out and raise --tensor-parallel-size",
-            )
-        )
-    if shards > 1:
-        found += _context_parallel_refusals(model, caches, ranks, shards)
-    return found
-
-
-def _context_parallel_refusals(model: Model, caches: Sequence[object], ranks: int, shards: int) -> list[Refusal]:
-    if ranks % shards:
-        return [
-            Refusal(
-                "context_parallel_not_divisible",
-                f"tp_size={ranks} must be divisible by dcp_size={shards}.",
-                f"use --decode-context-parallel-size {_divisor_below(ranks, shards)}",
-            )
-        ]
-    if any(isinstance(cache, Attention) and cache.window for cache in caches):
-        return [
-            Refusal(
-                "context_parallel_sliding_window",
-                "DCP not support sliding window.",
-                "leave --decode-context-parallel-size out for this model",
-            )
-        ]
-    attention = [cache for cache in caches if isinstance(cache, Attention)]
-    if not attention or any(isinstance(cache, Latent) for cache in caches):
-        return []
-    heads = attention[0].kv_heads
-    if ranks <= heads:
-        return [
-            Refusal(
-                "context_parallel_needs_replicas",
-                f"Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({ranks}) to be greater "
-                f"than the model's total number of KV heads ({heads}). Increase `--tensor-parallel-size` or set "
-                "`--decode-context-parallel-size 1`.",
-                f"use --tensor-parallel-size {heads * shards} or leave --decode-context-parallel-size out",
-            )
-        ]
-    if shards > ranks // heads or (model.attention_heads // heads) % shards:
-        return [
-            Refusal(
-                "context_parallel_too_large",
-                f"`--decode-context-parallel-size` ({shards}) exceeds the maximum supported value ({ranks // heads}) "
-                f"for `--tensor-parallel-size` ({ranks}) and {heads} model KV heads, or does not divide the "
-                f"{model.attention_heads // heads} query heads of each.",
-                f"use --decode-context-parallel-size {_divisor_below(ranks // heads, shards)}",
-            )
-        ]
-    return []
-
-
-def _ranks_that_divide(model: Model, kv_heads: Sequence[int], limit: int) -> int:
-    """The most ranks up to `limit` that share the heads of every layer evenly."""
-    return next(
-        n
-        for n in range(limit, 0, -1)
-        if model.attention_heads % n == 0 and all(heads % n == 0 or n % heads == 0 for heads in kv_heads)
-    )
-
-
-def _divisor_below(number: int, limit: int) -> int:
-    return next(n for n in range(min(limit, number), 0, -1) if number % n == 0)
-
-
 def _length_refusals(model: Model, settings: Settings) -> list[Refusal]:
-    """config/model.py: _get_and_verify_max_len; only against a limit that config.json itself states."""
-    if settings.auto_length or model.longest_given is None or settings.max_model_len <= model.longest_given:
+    """config/model.py: _get_and_verify_max_len. Where config.json has no key vLLM takes its class's default; files that
+    people cut short must still be planned, so that the planner warns of those."""
+    limit, key = model.longest_given, model.longest_key
+    if settings.auto_length or limit is None or settings.max_model_len <= limit:
         return []
     return [
         Refusal(
             "max_model_len_beyond_model",
             f"User-specified max_model_len ({settings.max_model_len}) is greater than the derived max_model_len "
-            f"({model.longest_key}={model.longest_given} or model_max_length=None in model's config.json).",
-            f"use --max-model-len {model.longest_given}, or a model or RoPE scaling made for more",
+            f"({key}={limit} or model_max_length=None in model's config.json).",
+            f"use --max-model-len {limit}, or a model or RoPE scaling made for more",
         )
     ]
 
 
-def _memory_refusals(stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
+def _memory_refusals(model: Model, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
     """v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory, stage by stage; the first that fails speaks."""
     held_back = pool.num_blocks - pool.checked_blocks  # the null block
     for stage, blocks in zip(stages, pool.stage_blocks, strict=True):
         checked, per_block = max(0, blocks - held_back), stage.layout.bytes_per_block
         if not per_block:
-            return [
-                Refusal(
-                    "stage_without_cache",
-                    f"the pipeline stage of layers {stage.first} to {stage.end - 1} has no cache of its own: they "
-                    "read that of another stage, which cannot be reached from there",
-                    "use fewer pipeline stages",
-                )
-            ]
+            return [_cacheless(model, stage)]
         if not checked:
             return [
                 Refusal(
@@ -226,11 +128,24 @@ def _memory_refusals(stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
     return []
 
 
+def _cacheless(model: Model, stage: Stage) -> Refusal:
+    """v1/core/kv_cache_utils.py: get_kv_cache_config_from_groups: memory is divided by the bytes of no layer."""
+    layers = f"the pipeline stage of layers {stage.first} to {stage.end - 1}"
+    shares = any(layer.shared for layer in model.layers[stage.first : stage.end])
+    return Refusal(
+        "stage_without_cache",
+        f"{layers} has no cache of its own: they read that of another stage, which cannot be reached from there"
+        if shares
+        else f"ZeroDivisionError: integer division or modulo by zero ({layers} keeps no cache)",
+        "use fewer pipeline stages",
+    )
+
+
 def _too_long(layout: Layout, checked: int, per_block: int, pool: Pool) -> Refusal:
     estimate = layout.largest_length(checked, pool.max_model_len)
     needed = pool.blocks_per_request * per_block
     based = f"Based on the available memory, the estimated maximum model length is {estimate}. " if estimate else ""
-    length = min(estimate, pool.largest_max_model_len)
+    length = min(pool.max_model_len, pool.largest_max_model_len)
     return Refusal(
         "max_model_len_too_large",
         f"To serve at least one request with the model's max seq len ({pool.max_model_len}), "

@@ -3,28 +3,29 @@
 from collections.abc import Sequence
 from math import ceil
 
-from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags, Settings, Speculation
+from kvbudget.engines.flags import AUTO_LENGTH, LLAMACPP_ONLY, EngineFlags, Settings, Speculation, refuse_flags
 from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
 from kvbudget.engines.vllm.architectures import architecture_refusals
-from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, is_sm100, kv_format, state_bytes
+from kvbudget.engines.vllm.batches import batch_at, batching_of
+from kvbudget.engines.vllm.devices import capability_of, device_refusals
+from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, kv_format, state_bytes
 from kvbudget.engines.vllm.layout import promotion_refusal, stage_layouts
+from kvbudget.engines.vllm.lengths import Need, largest_length
 from kvbudget.engines.vllm.pages import Ranks, block_size_of
 from kvbudget.engines.vllm.refusals import refusals_of, whole_model_refusals
-from kvbudget.engines.vllm.versions import Traits, traits_of
+from kvbudget.engines.vllm.versions import numbers_of, traits_of
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import Attention, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import Layout
-from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
+from kvbudget.units import Blocks, Bytes, Tokens, whole_blocks
 
 NULL_BLOCKS = 1  # v1/core/block_pool.py: one block is never given out
 _UNLIMITED = Blocks(10**15)  # a stage without caches; the refusals say that there can be none
-_LARGE_DEVICE = 160 * GIB  # from here on an A100 would count by its memory; there is none
 # config/speculative.py: methods by where their draft tokens come from
 _WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 _WITH_TARGET_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")  # use_eagle
 _SYNCHRONOUS = ("ngram", "suffix", "medusa", "mlp_speculator", "custom_class")  # async scheduling is off by default
-_V1_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
 
 
 class Vllm:
@@ -36,14 +37,15 @@ class Vllm:
     def __init__(self, version: str = "") -> None:
         self.traits = traits_of(version)
         self.version = version or "0.32"
-        major, minor = self.version.removeprefix("v").split(".")[:2]
-        self.memory_version = int(major), int(minor)
+        self._numbers = numbers_of(version)
+        self.memory_version = self._numbers[:2]
 
     def settle(self, model: Model, flags: EngineFlags, device_memory: int, device_name: str) -> Settings:
         """What the engine runs with. `device_memory` in bytes, 0 when unknown, as vLLM does when it cannot ask.
 
         Raises BadValueError and UnsupportedError for values that no start could use.
         """
+        refuse_flags(flags, "vLLM", (*LLAMACPP_ONLY, "window_pools"))
         if flags.pipeline_parallel_size > len(model.layers):
             raise BadValueError(
                 f"--pipeline-parallel-size {flags.pipeline_parallel_size}: the model has {len(model.layers)} layers, "
@@ -54,20 +56,19 @@ class Vllm:
         auto = flags.max_model_len == AUTO_LENGTH
         asked = None if auto else flags.max_model_len
         length = asked or model.max_model_len
-        tokens, seqs = _batch_defaults(self.traits, flags, length, device_memory, device_name)
         asynchronous = flags.async_scheduling
         if asynchronous is None:
             asynchronous = self.traits.async_scheduling and (
                 speculation is None or speculation.method not in _SYNCHRONOUS
             )
-        batches = 1
-        if self.traits.batches_in_flight:
-            batches = _concurrent_batches(flags, speculation, asynchronous=asynchronous)
+        batching = batching_of(self.traits, flags, speculation, device_memory, device_name, asynchronous=asynchronous)
+        tokens, seqs, chunked = batch_at(self.traits, model, speculation, batching, length)
         caching = flags.enable_prefix_caching
         if caching is None:  # engine/arg_utils.py: default_prefix_caching
             caching = self.traits.hybrid_prefix_caching or not _has(model, State)
-        model_bytes = element_bytes(flags.dtype)
-        sm100 = is_sm100(device_name)
+        capability = capability_of(device_name)
+        sm100 = capability[0] == 10
+        model_bytes = element_bytes(model, flags.dtype, capability)
         dtype = kv_format(model, flags, sm100=sm100)
         conv = state_bytes(flags.mamba_cache_dtype, model_bytes, "--mamba-cache-dtype")
         matrix = 0
@@ -78,7 +79,7 @@ class Vllm:
             auto_length=auto,
             max_num_seqs=seqs,
             max_num_batched_tokens=Tokens(tokens),
-            max_in_flight_tokens=Tokens(batches * tokens),
+            max_in_flight_tokens=Tokens(batching.batches * tokens),
             block_size=Tokens(0),
             kv_cache_dtype=dtype,
             kv_element_bytes=Bytes(common_element_bytes(dtype, model_bytes)),
@@ -94,6 +95,7 @@ class Vllm:
             num_gpu_blocks_override=flags.num_gpu_blocks_override,
             decode_context_parallel_size=flags.decode_context_parallel_size,
             prefix_caching=caching,
+            chunked_prefill=chunked,
             enforce_eager=flags.enforce_eager,
             hybrid_manager=(
                 self.traits.hybrid_groups
@@ -107,7 +109,11 @@ class Vllm:
             defaults_known=device_memory > 0 or flags.max_num_seqs is not None,
             pp_layer_partition=flags.pp_layer_partition,
             sm100=sm100,
+            capability=capability,
+            dtype=flags.dtype,
             asked_block_size=flags.block_size or 0,
+            batching=batching,
+            longest=Tokens(0 if flags.allow_long_max_model_len else model.longest_given or 0),
         )
         block_size = block_size_of(model, self._ranks(settings), flags.block_size)
         return settings._replace(block_size=Tokens(block_size))
@@ -142,11 +148,15 @@ class Vllm:
         if settings.num_gpu_blocks_override is not None:
             blocks = Blocks(settings.num_gpu_blocks_override)
         usable = Blocks(max(0, blocks - (NULL_BLOCKS if self.traits.null_block else 0)))
-        limit = model.longest_given or max(settings.max_model_len, blocks * settings.block_size)
-        largest = layout.largest_length(usable if self.traits.checks_usable_blocks else blocks, limit)
+        checked = usable if self.traits.checks_usable_blocks else blocks
+
+        def rebuilt(other: Settings) -> Layout:
+            return self.stages(model, other)[tightest].layout
+
+        largest = largest_length(Need(self.traits, model, settings, layout, rebuilt), checked)
         length = settings.max_model_len
-        if settings.auto_length:  # v1/core/kv_cache_utils.py: _auto_fit_max_model_len
-            length = Tokens(max(1, min(length, largest)))
+        if settings.auto_length:  # v1/core/kv_cache_utils.py: _auto_fit_max_model_len; the batch stays that of the most
+            length = Tokens(max(1, layout.largest_length(checked, length)))
         need = layout.blocks_for(length)
         concurrency = blocks / need  # v1/core/kv_cache_utils.py: get_max_concurrency_for_kv_cache_config
         return Pool(
@@ -159,22 +169,35 @@ class Vllm:
             tokens=_tokens(layout, blocks) if self.traits.tokens_per_group else int(concurrency * length),
             concurrency=concurrency,
             largest_max_model_len=largest,
-            checked_blocks=usable if self.traits.checks_usable_blocks else blocks,
+            checked_blocks=checked,
             stage_blocks=tuple(counts) if settings.num_gpu_blocks_override is None else (blocks,) * len(stages),
         )
 
     def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
         """Everything that would stop the start, in the order in which the engine would meet it."""
         found = architecture_refusals(model, self.memory_version)
+        if not _is_named_alike(model):
+            from kvbudget.engines.vllm.classes import class_refusals
+
+            found += class_refusals(model)
+        if not self.traits.exact:  # a table that the newest version does without
+            from kvbudget.engines.vllm.arrivals import arrival_refusals
+
+            found += arrival_refusals(model, self._numbers)
+        found += device_refusals(model, settings, exact=self.traits.exact)
         if said := promotion_refusal(model, settings, self._ranks(settings)):
             fix = "leave --disable-hybrid-kv-cache-manager out"
-            found.append(Refusal("hybrid_manager_needed", f"ValueError: {said}", fix))
+            found.append(Refusal("hybrid_manager_needed", said, fix))
         found += refusals_of(model, settings, stages, pool)
         if self.traits.whole_model_check and len(stages) > 1:
             whole = self.stages(model, settings._replace(pipeline_parallel_size=1, pp_layer_partition=None))
             found = [refusal for refusal in found if refusal.code != "max_model_len_too_large"]
             found += whole_model_refusals(whole[0].layout, pool)
         return found
+
+    def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
+        """None: v1 worker gpu_worker.py profiles a full batch before it sizes the pool."""
+        return []
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """v1/core/kv_cache_utils.py: update_kv_cache_capacity."""
@@ -201,6 +224,12 @@ class Vllm:
             aligned_states=self.traits.aligned_states,
             checkpoint_states=self.traits.checkpoint_states,
         )
+
+
+def _is_named_alike(model: Model) -> bool:
+    """Whether config.json's first architecture is the model_type in other letters: most are."""
+    names = model.architectures
+    return not names or names[0].lower() == model.model_type.replace("_", "") + "forcausallm"
 
 
 def _tokens(layout: Layout, blocks: int) -> int:
@@ -238,16 +267,6 @@ def _speculation(model: Model, flags: EngineFlags) -> Speculation | None:
     )
 
 
-def _concurrent_batches(flags: EngineFlags, speculation: Speculation | None, *, asynchronous: bool) -> int:
-    """config/vllm.py: max_concurrent_batches; the V1 runner only for what V2 lacks."""
-    stages = flags.pipeline_parallel_size
-    if not asynchronous:
-        return stages
-    if speculation is not None and speculation.method in _V1_RUNNER:
-        return 2 if stages == 1 else stages
-    return stages + 1
-
-
 def _turns_off_hybrid(model: Model, speculation: Speculation | None) -> bool:
     """config/vllm.py: chunked local attention beside a draft that reads the target's states."""
     if speculation is None or speculation.method not in _WITH_TARGET_STATES:
@@ -261,18 +280,6 @@ def _has_chunks(model: Model) -> bool:
 
 def _has(model: Model, kind: type) -> bool:
     return any(isinstance(cache, kind) for layer in model.layers for cache in layer.caches)
-
-
-def _batch_defaults(
-    traits: Traits, flags: EngineFlags, length: int, device_memory: int, device_name: str
-) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs), engine/arg_utils.py: _set_default_max_num_seqs_and_batched_tokens_..."""
-    small = traits.a100_is_small and "a100" in device_name.lower() and device_memory < _LARGE_DEVICE
-    memory = 0 if small else device_memory
-    tokens, seqs = next((tokens, seqs) for floor, tokens, seqs in traits.batch_defaults if memory >= floor)
-    seqs = flags.max_num_seqs or seqs
-    tokens = flags.max_num_batched_tokens or min(seqs * length, tokens)
-    return tokens, flags.max_num_seqs or min(seqs, tokens)
 
 
 def _stage_bounds(layers: int, settings: Settings) -> list[tuple[int, int]]:

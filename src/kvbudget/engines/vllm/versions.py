@@ -12,6 +12,7 @@ from kvbudget.errors import UnsupportedError
 NEWEST = (0, 32)
 _NEWEST_PATCH = 999  # "0.20" is the last patch of 0.20
 _GIB = 1024**3
+_NEVER = 10**15
 
 
 class Traits(NamedTuple):
@@ -29,9 +30,9 @@ class Traits(NamedTuple):
     on by default (0.28). `aligned_states`: with prefix caching such a model keeps two states (0.15), before one for
     each block of the longest request. `checkpoint_states`: and Mamba-2 one more at a prefill checkpoint (0.29).
     `whole_model_check`: under pipeline parallelism the start check held the smallest stage's memory against all layers
-    (#34076, 0.14 to 0.16). `profiles_whole_prompt`: without chunked prefill the activation is that of a prompt of
-    max_model_len (#10517). `batch_defaults`: of the API server, as (from this much device memory, batched tokens,
-    sequences). `a100_is_small`: an A100 gets the defaults of small cards (0.9).
+    (#34076, 0.14 to 0.16). `chunked_beyond`: prompts are cut into chunks by default where max_model_len is beyond it
+    (#10517); below, a batch takes a whole prompt. `batch_defaults`: of the API server, as (from this much device
+    memory, batched tokens, sequences). `a100_is_small`: an A100 gets the defaults of small cards (0.9).
     """
 
     since: tuple[int, int, int]
@@ -48,7 +49,7 @@ class Traits(NamedTuple):
     aligned_states: bool = True
     checkpoint_states: bool = True
     whole_model_check: bool = False
-    profiles_whole_prompt: bool = False
+    chunked_beyond: int = 0
     gpu_memory_utilization: float = 0.92
     batch_defaults: tuple[tuple[int, int, int], ...] = (
         (160 * _GIB, 16384, 1024), (70 * _GIB, 8192, 1024), (0, 2048, 256)
@@ -81,13 +82,21 @@ _0_12 = _0_14._replace(since=(0, 12, 0), async_scheduling=False, chunked_groups=
 _0_9_1 = _0_12._replace(since=(0, 9, 1), near_equal_groups=False)  # v1/core/kv_cache_coordinator.py appears
 _0_9 = _0_9_1._replace(since=(0, 9, 0), hybrid_groups=False)
 _0_8 = _0_9._replace(since=(0, 8, 0), a100_is_small=False)  # the V1 engine is the default
-# The V0 engine: no null block; 256 sequences, and 2,048 batched tokens or a whole prompt
-_V0 = _0_8._replace(
-    since=(0, 4, 0), null_block=False, profiles_whole_prompt=True, batch_defaults=((0, 2048, 256),)
+# The V0 engine: no null block; engine/arg_utils.py: use_long_context; config.py: SchedulerConfig
+_0_6_5 = _0_8._replace(
+    since=(0, 6, 5), null_block=False, chunked_beyond=32768, batch_defaults=((0, 2048, 256),)
 )  # fmt: skip
+_0_5_3 = _0_6_5._replace(since=(0, 5, 3), batch_defaults=((0, 512, 256),))
+_V0 = _0_5_3._replace(since=(0, 4, 0), chunked_beyond=_NEVER)
 _ALL = (
-    _PRESENT, _0_29, _0_28, _0_26, _0_20_1, _0_20, _0_17, _0_15, _0_14, _0_12, _0_9_1, _0_9, _0_8, _V0
+    _PRESENT, _0_29, _0_28, _0_26, _0_20_1, _0_20, _0_17, _0_15, _0_14, _0_12, _0_9_1, _0_9, _0_8,
+    _0_6_5, _0_5_3, _V0
 )  # fmt: skip
+
+
+def numbers_of(version: str) -> tuple[int, int, int]:
+    """(0, 19, 1) of a `version` that `traits_of` takes; one without a patch number is the last patch, "" the newest."""
+    return (_numbers(version) if version else None) or (*NEWEST, _NEWEST_PATCH)
 
 
 def traits_of(version: str) -> Traits:

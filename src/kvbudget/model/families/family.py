@@ -27,7 +27,14 @@ class Family(NamedTuple):
 
 
 def sizes(
-    layers: int, hidden: int, heads: int, kv: int | None, inner: int | None, vocab: int, positions: int, **more: object
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv: int | None,
+    inner: int | None,
+    vocab: int,
+    positions: int | None,
+    **more: object,
 ) -> dict[str, object]:
     """Class defaults by our names."""
     return {

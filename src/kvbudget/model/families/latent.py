@@ -64,7 +64,7 @@ LATENT: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
     "deepseek_v32": Family(
-        sizes(61, 7168, 128, 128, 18432, 129280, 163840, **_COMMON, **_indexer(64), **_experts(256, 2048, 3)),
+        sizes(61, 7168, 128, 128, 18432, 129280, 4096, **_COMMON, **_indexer(64), **_experts(256, 2048, 3)),
         layers=latent_layers,
         draft_layers=latent_drafts,
     ),

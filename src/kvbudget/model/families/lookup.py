@@ -16,11 +16,14 @@ def family_of(model_type: str) -> Family | None:
     return FAMILIES.get(model_type)
 
 
-def known_families() -> list[str]:
-    """Their names in order, for an error."""
-    from kvbudget.model.families.table import FAMILIES
+def near_names(model_type: str) -> str:
+    """What may have been meant, for an error: a few of the known names."""
+    import difflib  # only an error needs it
 
-    return sorted(FAMILIES)
+    from kvbudget.model.families.table import FAMILIES, WRAPPERS
+
+    near = difflib.get_close_matches(model_type[:64], [*FAMILIES, *WRAPPERS], n=4, cutoff=0.5)
+    return f"near ones are {', '.join(near)}; kvbudget models lists all" if near else "kvbudget models lists all"
 
 
 def text_inside(model_type: str) -> str | None:
@@ -30,10 +33,3 @@ def text_inside(model_type: str) -> str | None:
     from kvbudget.model.families.table import WRAPPERS
 
     return WRAPPERS.get(model_type)
-
-
-def known_wrappers() -> list[str]:
-    """Their names in order, for an error."""
-    from kvbudget.model.families.table import WRAPPERS
-
-    return sorted(WRAPPERS)

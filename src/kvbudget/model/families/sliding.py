@@ -102,7 +102,7 @@ SLIDING: Mapping[str, Family] = {
         defaults=sizes(32, 4096, 32, None, 11008, 32000, 2048, sliding_window=128)
     ),
     "muse_glimmer_text": Family(
-        sizes(52, 6656, 32, 2, 19968, 202048, 131072, head_dim=128, sliding_window=2048),
+        sizes(52, 6656, 32, 2, 19968, 202048, 16384, head_dim=128, sliding_window=2048),
         window="backward",
     ),
     "laguna": Family(
@@ -127,7 +127,7 @@ SLIDING: Mapping[str, Family] = {
         draft_layers=step_draft_layers,
     ),
     "step3p7": Family(
-        _STEP, spelling={"num_key_value_heads": "num_attention_groups"}, layers=step_layers,
-        draft_layers=step_draft_layers,
+        {**_STEP, "max_position_embeddings": 128000}, spelling={"num_key_value_heads": "num_attention_groups"},
+        layers=step_layers, draft_layers=step_draft_layers,
     ),
 }  # fmt: skip

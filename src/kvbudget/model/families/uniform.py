@@ -36,6 +36,9 @@ _REFINED_WEB_SPELLING = {
     "num_attention_heads": "n_head",
     "num_key_value_heads": "n_head_kv",
 }
+_REFINED_WEB = _FALCON._replace(
+    defaults={**_FALCON.defaults, "max_position_embeddings": None}, spelling=_REFINED_WEB_SPELLING
+)
 
 UNIFORM: Mapping[str, Family] = {
     # Llama and its kin
@@ -203,12 +206,12 @@ UNIFORM: Mapping[str, Family] = {
         spelling={"intermediate_size": "ffn_dim"},
     ),
     "bloom": Family(
-        sizes(2, 64, 8, None, None, 250880, 2048, tie_word_embeddings=True),
+        sizes(2, 64, 8, None, None, 250880, None, tie_word_embeddings=True),
         spelling={"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     ),
     "falcon": _FALCON,
-    "RefinedWeb": _FALCON._replace(spelling=_REFINED_WEB_SPELLING),
-    "RefinedWebModel": _FALCON._replace(spelling=_REFINED_WEB_SPELLING),
+    "RefinedWeb": _REFINED_WEB,
+    "RefinedWebModel": _REFINED_WEB,
     "mpt": Family(
         sizes(24, 2048, 16, None, None, 50368, 2048, no_bias=True, expansion_ratio=4, tie_word_embeddings=True),
         spelling={

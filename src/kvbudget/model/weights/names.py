@@ -23,19 +23,22 @@ _LARGEST_CHOICES = 64
 class Names:
     """A list of module names, indexed by layer. Raises UnsupportedError for an expression that cannot be read."""
 
-    __slots__ = ("_anywhere", "_by_layer", "_globs", "_known", "_of_layer")
+    __slots__ = ("_anywhere", "_by_layer", "_globs", "_known", "_of_layer", "_starts")
 
     def __init__(self, patterns: Iterable[object]) -> None:
         self._of_layer: dict[int, list[str]] = {}
         self._globs: list[str] = []
         self._anywhere: list[str] = []
-        self._known: dict[tuple[bool, str], bool] = {}
+        self._known: dict[tuple[bool, int, str], bool] = {}
         self._by_layer = False
+        self._starts: dict[str, int] = {}  # of layer numbers that a glob tells apart (`layers.1*`)
         for pattern in patterns:
             if not isinstance(pattern, str) or not 0 < len(pattern) <= _LARGEST_PATTERN:
                 raise UnsupportedError("a list of module names holds something else than names", fix="give --weights")
             if pattern.startswith("re:"):
-                self._globs.extend(_globs_of(pattern[3:]))
+                globs = _globs_of(pattern[3:])
+                self._globs.extend(globs)
+                self._by_layer = self._by_layer or any(_names_a_layer(glob) for glob in globs)
             else:
                 self._add(pattern)
 
@@ -48,8 +51,10 @@ class Names:
                 return
             if number.endswith("*") and number[:-1].isdecimal():
                 self._globs.append("*layers." + rest)
-                self._by_layer = True
+                self._starts.setdefault(number[:-1], len(self._starts))
                 return
+            if number[:1].isdecimal():
+                self._by_layer = True
         if "*" in pattern:
             self._globs.extend((pattern, pattern + ".*"))
         else:
@@ -57,6 +62,18 @@ class Names:
 
     def __bool__(self) -> bool:
         return bool(self._of_layer or self._globs or self._anywhere)
+
+    def apart(self, layer: int) -> int:
+        """The layer where the list treats it otherwise than others, -1 for all that it treats alike."""
+        return layer if self._by_layer or layer in self._of_layer else self._start(layer)
+
+    def _start(self, layer: int) -> int:
+        """Below 0, and equal for layers whose numbers begin alike as far as the globs look."""
+        if not self._starts or layer < 0:
+            return -1
+        digits = str(layer)
+        begun = (self._starts.get(digits[:length]) for length in range(1, len(digits) + 1))
+        return -1 - sum(1 << place for place in begun if place is not None)
 
     def match(self, layer: int, name: str) -> bool:
         """Whether the list means matrix `name` of this layer; -1 for what is in no layer."""
@@ -72,7 +89,7 @@ class Names:
                 return True
         if self._by_layer:
             return self._means_anywhere(layer, name)
-        key = (layer >= 0, name)  # the rest of the list is the same for every layer
+        key = (layer >= 0, self._start(layer), name)  # the rest of the list is the same for these layers
         if key not in self._known:
             self._known[key] = self._means_anywhere(layer, name)
         return self._known[key]
@@ -83,6 +100,10 @@ class Names:
         if any(f".{entry}." in inside for entry in self._anywhere):
             return True
         return any(_glob(glob, full) or _glob(glob, full.removeprefix("model.")) for glob in self._globs)
+
+
+def _names_a_layer(glob: str) -> bool:
+    return any(rest[:1].isdecimal() for rest in glob.split("layers.")[1:])
 
 
 def _glob(pattern: str, text: str) -> bool:

@@ -31,7 +31,8 @@ _MOST_REQUESTS = 100_000
 
 
 class LongRequest(NamedTuple):
-    """One request of `tokens` tokens. Bytes are logical, of one rank; `times_short`: against 8k.
+    """One request of `tokens` tokens. `bytes` are logical, of one rank; `pool_bytes`: of its `blocks`, which groups
+    that keep little in each of them take whole. `times_short`: against 8k.
 
     `engine_takes`: max_model_len of the plan allows it; `ceiling`: so many fit the pool at once, 0 when not one does.
     """
@@ -47,6 +48,7 @@ class LongRequest(NamedTuple):
     decode_s_per_token: Range | None
     attention_share: float
     parameters: str
+    pool_bytes: Bytes = Bytes(0)
 
 
 class Chunk(NamedTuple):
@@ -123,6 +125,7 @@ def long_context_of(
         decode_s_per_token=step,
         attention_share=attention / (attention + 2 * active * prompt) if attention or active else 0.0,
         parameters=source,
+        pool_bytes=Bytes(blocks * layout.bytes_per_block),
     )
     return LongContext(
         request=request,
@@ -217,8 +220,10 @@ def long_context_lines(plan: LongContext) -> list[str]:
     """For people."""
     request = plan.request
     lines = [
-        f"one request of {request.tokens:,} tokens: {format_size(request.bytes)} on each rank, {request.blocks:,} "
-        f"blocks, {request.pool_share:.0%} of the pool, {request.times_short:,.0f} times one of 8k; "
+        f"one request of {request.tokens:,} tokens: {format_size(request.bytes)} of keys, values and states on each "
+        f"rank, in {request.blocks:,} {'block' if request.blocks == 1 else 'blocks'} of the pool "
+        f"({format_size(request.pool_bytes)}), {request.pool_share:.0%} of it, {request.times_short:,.0f} times one "
+        "of 8k; "
         f"at once: {request.ceiling:,}"
     ]
     if request.prefill_s and request.decode_s_per_token:

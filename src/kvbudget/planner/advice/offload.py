@@ -6,14 +6,14 @@ the plan's bytes; what it costs in quality must be measured on one's own tasks.
 """
 
 from collections.abc import Sequence
-from math import floor
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
+from kvbudget.planner.advice.heads import HeadBudgets, heads_lines, heads_of
 from kvbudget.planner.advice.roofline import Range, prefill_s
 from kvbudget.planner.nested import document
 from kvbudget.planner.request import Plan
-from kvbudget.units import GIB, Bytes, Tokens, format_size
+from kvbudget.units import GIB, Bytes, Tokens, format_size, parse_size
 
 
 class Medium(NamedTuple):
@@ -25,6 +25,7 @@ class Medium(NamedTuple):
     source: str = "given"
 
 
+_MOST_MEDIA = 8
 # Effective rates of common links: PCIe 4.0 x16 pinned copies reach about 25 GB/s, a PCIe 4.0 NVMe disk reads about 6.
 USUAL_MEDIA = (
     Medium("cpu", 64 * GIB, 25e9, "estimated"),
@@ -58,15 +59,39 @@ class Compressed(NamedTuple):
 
 
 class Offload(NamedTuple):
-    """What-ifs beside the plan, never added to it."""
+    """What-ifs beside the plan, never added to it. `heads`: where the needs of heads were given."""
 
     tokens: Tokens
     tiers: tuple[Tier, ...]
     compressed: tuple[Compressed, ...]
+    heads: HeadBudgets | None = None
 
 
-def offload_of(plan: Plan, tokens: int | None = None, media: Sequence[Medium] = USUAL_MEDIA) -> Offload:
-    """`tokens`: length of one request, max_model_len where not given."""
+def parse_media(text: str) -> tuple[Medium, ...]:
+    """`cpu=256GiB,disk=2TiB@7GB`: each rank's capacity, and bytes a second where a usual rate is not meant;
+    or `usual`. Raises BadValueError.
+    """
+    if text == "usual":
+        return USUAL_MEDIA
+    found = []
+    for part in text.split(",")[:_MOST_MEDIA]:
+        name, equals, size = part.strip().partition("=")
+        capacity, at, rate = size.partition("@")
+        usual = {medium.name: medium.bytes_per_s for medium in USUAL_MEDIA}.get(name, 0.0)
+        if not equals or not name.isidentifier() or not (at or usual):
+            raise BadValueError(
+                f"--offload: {part[:40]!r} is no tier",
+                fix="write cpu=256GiB, disk=2TiB or NAME=SIZE@RATE, as s3=10TiB@1GB",
+            )
+        speed = float(parse_size(rate, f"--offload {name}")) if at else usual
+        found.append(Medium(name, parse_size(capacity, f"--offload {name}"), speed))
+    return tuple(found)
+
+
+def offload_of(
+    plan: Plan, tokens: int | None = None, media: Sequence[Medium] = USUAL_MEDIA, needs: Sequence[float] = ()
+) -> Offload:
+    """`tokens`: of one request, max_model_len where not given. `needs`: of each KV head. Raises BadValueError."""
     length = tokens or plan.pool.max_model_len
     size = plan.stage.layout.bytes_for(length)
     again = prefill_s(plan, length)
@@ -87,7 +112,7 @@ def offload_of(plan: Plan, tokens: int | None = None, media: Sequence[Medium] = 
                 medium.source,
             )
         )
-    return Offload(Tokens(length), tuple(tiers), compressions_of(plan))
+    return Offload(Tokens(length), tuple(tiers), compressions_of(plan), heads_of(plan, needs) if needs else None)
 
 
 def compressions_of(plan: Plan) -> tuple[Compressed, ...]:
@@ -113,27 +138,6 @@ def compressions_of(plan: Plan) -> tuple[Compressed, ...]:
 def quantised_element_bytes(bits: int, group: int, scale_bits: int = 16, zero_bits: int = 16) -> float:
     """Bytes of one stored value with `bits` bits, and a scale and a zero for every `group` values."""
     return (bits + (scale_bits + zero_bits) / group) / 8
-
-
-def head_budgets(weights: Sequence[float], tokens: int, least_share: float = 0.2) -> tuple[int, ...]:
-    """Share `tokens` kept tokens (of one layer, all heads together) out over heads by how much they need.
-
-    Heads whose attention is spread widely need more than heads that look at few places; equal shares waste on the
-    second what the first lack (Ada-KV, arXiv 2407.11550). `weights`: need of each head, any unit, at least 0.
-    `least_share`: part of the total that is dealt equally first, so that no head goes empty. The sum is exactly
-    `tokens`; what rounding leaves goes to the largest remainders. Raises BadValueError.
-    """
-    if not weights or min(weights) < 0 or tokens < 0 or not 0 <= least_share <= 1:
-        raise BadValueError("head budgets: need weights of at least 0, tokens of at least 0, a share from 0 to 1")
-    whole = sum(weights)
-    equal = tokens * least_share / len(weights)
-    rest = tokens * (1 - least_share)
-    wanted = [equal + (rest * weight / whole if whole else rest / len(weights)) for weight in weights]
-    budgets = [floor(share) for share in wanted]
-    order = sorted(range(len(wanted)), key=lambda head: (budgets[head] - wanted[head], head))
-    for head in order[: tokens - sum(budgets)]:
-        budgets[head] += 1
-    return tuple(budgets)
 
 
 def _compressed(plan: Plan, name: str, kept: float, quality: str) -> Compressed:
@@ -178,4 +182,4 @@ def offload_lines(offload: Offload) -> list[str]:
         f"{one.quality}"
         for one in offload.compressed
     ]
-    return lines
+    return lines + (heads_lines(offload.heads) if offload.heads else [])

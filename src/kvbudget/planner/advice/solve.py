@@ -20,7 +20,7 @@ _UTILISATION_STEPS = 100
 _LARGEST_SEQS = 65536
 # Errors that say that a wish was missed or that cards are missing, not that the engine would not start.
 _TOO_FEW_STATES = "max_num_seqs_beyond_states"
-_WISHES = frozenset({"below_target_concurrency", "too_few_gpus"})
+_WISHES = frozenset({"below_target_concurrency", "too_few_gpus", "pool_beyond_memory"})
 
 
 class Solved(NamedTuple):
@@ -47,7 +47,8 @@ def capacity(plan: Plan, wish: Wish) -> int:
     """Requests of the wished length that the plan's pool holds at once, whatever max_num_seqs says."""
     usable = plan.pool.usable_blocks - wish.margin.of(plan.pool.usable_blocks)
     blocks = plan.stage.layout.blocks_for(min(wish.length or plan.pool.max_model_len, plan.pool.max_model_len))
-    return max(0, usable) // blocks
+    held = max(0, usable) // blocks
+    return min(held, plan.pool.most_requests or held)
 
 
 def planned(request: PlanRequest, concurrency: int = 1) -> Plan:
@@ -136,7 +137,11 @@ def smallest_kv_cache_memory(request: PlanRequest, wish: Wish = ONE_FULL) -> Sol
     # What the layout says is enough on one stage with one null block; more is looked at where it is not.
     enough = int((needed + wish.margin.blocks) / (1 - wish.margin.fraction)) + 2
     found = _Search(lambda blocks: pool_of(blocks * size), wish).smallest(1, enough, 2 * enough, 8 * enough)
-    return found if found.value is None else found._replace(value=int(found.value) * size, plans=found.plans + 1)
+    if found.value is None or found.plan is None:
+        return found
+    beyond = any(finding.code == "pool_beyond_memory" for finding in found.plan.findings)
+    note = "more than the card has beside the weights" if beyond else found.note
+    return found._replace(value=int(found.value) * size, plans=found.plans + 1, note=note)
 
 
 def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MOST_GPUS) -> Solved:

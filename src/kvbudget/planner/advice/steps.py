@@ -9,41 +9,26 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvbudget.errors import InputError
+from kvbudget.planner.advice.counting import Counting, Numbers, engines_of, held, shared_prefixes
 from kvbudget.planner.advice.parallel import Parallel, parallel_of
 from kvbudget.planner.advice.solve import planned, starts
 from kvbudget.planner.nested import document
 from kvbudget.planner.request import Amount, Plan, PlanRequest
-from kvbudget.planner.workload.chance import Sums
 from kvbudget.planner.workload.margin import NO_MARGIN, Margin
-from kvbudget.planner.workload.mix import Workload, blocks_asked, within
+from kvbudget.planner.workload.mix import Workload
 from kvbudget.planner.workload.sharing import Sharing
-from kvbudget.units import Bytes, Tokens
+from kvbudget.units import Bytes
 
-_LENGTH_STEP = 1024
 _QUANTISED_WEIGHTS = 8  # bits
-
-
-class Numbers(NamedTuple):
-    """What a plan carries, all replicas together. `pool_tokens` as the engine prints them; `ceiling` at max_model_len;
-    `p50` to `p99` at the lengths of the workload (or of max_model_len); `fits_95`: requests of the workload that fit
-    at once with 95 %, None without a workload."""
-
-    max_model_len: Tokens
-    gpus: int
-    pool_tokens: int
-    ceiling: int
-    p50: int
-    p95: int
-    p99: int
-    fits_95: int | None
-    starts: bool
 
 
 class Step(NamedTuple):
     """One thing to do. `flag` is what to change on the engine or the gate. `cost`: free, quality or money.
 
     `alone`: with this change only; `together`: with those before it in the same order as well. Both None where it
-    cannot be taken, and then `note` says why. `enough`: together, the target is reached (None: no target was given).
+    cannot be taken, and then `note` says why. `enough`: together, the target is
+    reached, at the p95 length (None: no target was given).
+    `joined`: all flags of `together` that differ from the plan's; where max_num_seqs was lowered, it follows the pool.
     """
 
     name: str
@@ -53,6 +38,7 @@ class Step(NamedTuple):
     alone: Numbers | None
     together: Numbers | None
     enough: bool | None
+    joined: str = ""
 
 
 class Advice(NamedTuple):
@@ -73,11 +59,11 @@ def advice_of(
     sharing: Sharing | None = None,
 ) -> Advice:
     """Steps for the plan's own target concurrency. About a dozen more plans are made."""
-    counting = _Counting(workload, margin)
+    counting = Counting(workload, margin)
     now, target = counting.numbers(plan), plan.request.target_concurrency
     return Advice(
         target_concurrency=target,
-        enough_now=None if target is None else now.starts and _held(now) >= target,
+        enough_now=None if target is None else now.starts and now.p95 >= target,
         now=now,
         retreat=_retreat(plan, counting, sharing),
         spending=_spending(plan, counting),
@@ -85,18 +71,19 @@ def advice_of(
     )
 
 
-def _retreat(plan: Plan, counting: "_Counting", sharing: Sharing | None) -> tuple[Step, ...]:
+def _retreat(plan: Plan, counting: Counting, sharing: Sharing | None) -> tuple[Step, ...]:
     steps = _Steps(plan, counting)
     now = counting.numbers(plan)
-    limit = max(1, _held(now))
+    limit = max(1, held(now) // engines_of(plan.request))
     steps.take(
         "lower concurrency",
         f"--max-num-seqs {limit}",
         "free",
         "the rest waits in the queue instead of being preempted; fewer sequences also leave more memory to the pool",
         lambda request: _flags(request, max_num_seqs=limit),
-        keep=False,  # each later step lets the limit rise again
+        keep=False,
     )
+    steps.let_the_limit_follow()
     shorter = counting.shorter_length(plan)
     steps.take(
         "shorten the context",
@@ -119,11 +106,12 @@ def _retreat(plan: Plan, counting: "_Counting", sharing: Sharing | None) -> tupl
     return tuple(steps.taken)
 
 
-def _spending(plan: Plan, counting: "_Counting") -> tuple[Step, ...]:
+def _spending(plan: Plan, counting: Counting) -> tuple[Step, ...]:
     steps = _Steps(plan, counting)
-    limit = max(1, _held(counting.numbers(plan)))
+    engines = engines_of(plan.request)
+    limit = max(1, held(counting.numbers(plan)) // engines)
     if limit >= plan.settings.max_num_seqs:
-        more = 2 * plan.settings.max_num_seqs
+        more = max(2 * plan.settings.max_num_seqs, -(-(plan.request.target_concurrency or 0) // engines))
         steps.take(
             "raise the limit",
             f"--max-num-seqs {more}",
@@ -177,52 +165,10 @@ def _spending(plan: Plan, counting: "_Counting") -> tuple[Step, ...]:
     return tuple(steps.taken)
 
 
-class _Counting:
-    """Counts what plans carry, for one workload and margin."""
-
-    def __init__(self, workload: Workload | None, margin: Margin) -> None:
-        self.workload = workload
-        self._margin = margin
-        self._requests = workload.requests if workload else ()
-        self._totals = sorted(prompt + output for prompt, output in self._requests)
-
-    def numbers(self, plan: Plan, replicas: int = 1) -> Numbers:
-        layout, pool, seqs = plan.stage.layout, plan.pool, plan.settings.max_num_seqs
-        usable = max(0, pool.usable_blocks - self._margin.of(pool.usable_blocks))
-        p50, p95, p99 = (min(seqs, usable // layout.blocks_for(length)) for length in plan.ceilings.lengths)
-        fits = None
-        if self._requests:
-            totals = [prompt + output for prompt, output in within(self._requests, pool.max_model_len)]
-            sums = Sums(blocks_asked(layout, totals), usable, seqs) if totals else None
-            fits = min(seqs, sums.largest_count(0.95)) * replicas if sums else 0
-        return Numbers(
-            max_model_len=pool.max_model_len,
-            gpus=plan.settings.tensor_parallel_size * plan.settings.pipeline_parallel_size * replicas,
-            pool_tokens=pool.tokens * replicas,
-            ceiling=min(seqs, usable // pool.blocks_per_request) * replicas,
-            p50=p50 * replicas,
-            p95=p95 * replicas,
-            p99=p99 * replicas,
-            fits_95=fits,
-            starts=starts(plan),
-        )
-
-    def shorter_length(self, plan: Plan) -> int:
-        """The p99 length of the workload, rounded up to 1k; half of the context where lengths are not known."""
-        longest = plan.pool.max_model_len
-        if self._totals:
-            kept = self._totals[-(-len(self._totals) * 99 // 100) - 1]
-        elif plan.request.prompt_lengths is not None:
-            kept = plan.ceilings.lengths[2]
-        else:
-            kept = max(1, longest // 2)
-        return min(longest, -(-kept // _LENGTH_STEP) * _LENGTH_STEP)
-
-
 class _Steps:
     """Takes steps one after the other and remembers what has been changed so far."""
 
-    def __init__(self, plan: Plan, counting: _Counting) -> None:
+    def __init__(self, plan: Plan, counting: Counting) -> None:
         self._plan = plan
         self._counting = counting
         self._target = plan.request.target_concurrency
@@ -230,7 +176,21 @@ class _Steps:
         self._together = plan.request
         self._last = plan
         self._now = counting.numbers(plan)
+        self._follows = False
         self.taken: list[Step] = []
+
+    def let_the_limit_follow(self) -> None:
+        """From here on --max-num-seqs is lowered to what the pool holds, step by step."""
+        self._follows = True
+        self._last = self._limited(self._together)
+
+    def _limited(self, request: PlanRequest) -> Plan:
+        """The plan with --max-num-seqs lowered to what it holds, once it follows; as it is where it would not start."""
+        plan = planned(request)
+        if not self._follows or not starts(plan):
+            return plan
+        limit = max(1, held(self._counting.numbers(plan)) // engines_of(request))
+        return planned(_flags(request, max_num_seqs=min(limit, plan.settings.max_num_seqs)))
 
     def take(
         self,
@@ -248,7 +208,7 @@ class _Steps:
         if not unless:
             try:
                 alone = planned(change(self._plan.request))
-                together = planned(change(self._together))
+                together = self._limited(change(self._together))
             except InputError as error:
                 unless = str(error)
             else:
@@ -263,7 +223,7 @@ class _Steps:
         numbers = self._counting.numbers(alone)
         if keep and numbers == self._now and alone.settings != self._plan.settings:
             note = f"changes nothing here: {note}"
-        self._add(name, flag, cost, note, numbers, self._counting.numbers(together))
+        self._add(name, flag, cost, note, numbers, self._counting.numbers(together), together.request)
 
     def share(self, sharing: Sharing | None) -> None:
         """Prefix sharing: known only from a trace with hashes; it raises what fits, not the pool."""
@@ -272,42 +232,63 @@ class _Steps:
             note = "unknown: what it saves needs a trace that tells equal prefixes apart (hash_ids)"
             self.taken.append(Step("share prefixes", flag, "free", note, None, None, None))
             return
-        alone, together = (_scaled(self._counting.numbers(plan), sharing.gain) for plan in (self._plan, self._last))
+        alone = shared_prefixes(self._counting.numbers(self._plan), sharing.gain, self._plan)
+        shared = self._last
+        if self._follows and starts(shared):
+            limit = int(held(self._counting.numbers(shared)) // engines_of(self._together) * sharing.gain)
+            shared = planned(_flags(self._together, max_num_seqs=max(1, min(limit, self._plan.settings.max_num_seqs))))
+        together = shared_prefixes(self._counting.numbers(shared), sharing.gain, shared)
         note = f"{sharing.shared_now:.1%} of prompt tokens are held twice; a batch without equal prefixes gains nothing"
-        self._add("share prefixes", flag, "free", note, alone, together)
+        self._add("share prefixes", flag, "free", note, alone, together, shared.request)
 
     def refuse(self) -> None:
         """What is left when nothing else is enough."""
         now = self._counting.numbers(self._last)
-        missing = max(0, (self._target or 0) - _held(now))
+        missing = max(0, (self._target or 0) - held(now))
         note = (
             f"{missing:,} of {self._target:,} wanted are refused with 429, shared prefixes not counted on"
             if self._target
             else "429 with Retry-After"
         )
-        self._add("refuse", "gate: --queue-tokens, --queue-seconds", "quality", note, now, now)
+        self._add("refuse", "gate: --queue-tokens, --queue-seconds", "quality", note, now, now, self._last.request)
 
     def replicate(self, replicas: int) -> None:
         """More engines side by side: everything but the longest request grows with them."""
         alone = self._counting.numbers(self._plan, replicas)
         together = self._counting.numbers(self._last, replicas)
         note = "one request still has to fit one engine; weights are held once in each"
-        self._add("one more replica", f"{replicas} engines behind one gate", "money", note, alone, together)
+        self._add(
+            "one more replica",
+            f"{replicas} engines behind one gate",
+            "money",
+            note,
+            alone,
+            together,
+            self._last.request,
+        )
 
-    def _add(self, name: str, flag: str, cost: str, note: str, alone: Numbers, together: Numbers) -> None:
-        enough = None if self._target is None else together.starts and _held(together) >= self._target
-        self.taken.append(Step(name, flag, cost, note, alone, together, enough))
+    def _add(
+        self, name: str, flag: str, cost: str, note: str, alone: Numbers, together: Numbers, request: PlanRequest
+    ) -> None:
+        enough = None if self._target is None else together.starts and together.p95 >= self._target
+        joined = _joined(self._plan.request, request)
+        self.taken.append(Step(name, flag, cost, note, alone, together, enough, joined))
 
 
-def _held(numbers: Numbers) -> int:
-    """Requests at once: of the workload where it is known, else of full length."""
-    return numbers.ceiling if numbers.fits_95 is None else numbers.fits_95
+# What steps change, in the order in which people would write it.
+_CHANGED = ("max_num_seqs", "max_model_len", "kv_cache_dtype", "tensor_parallel_size")
 
 
-def _scaled(numbers: Numbers, gain: float) -> Numbers:
-    fits = None if numbers.fits_95 is None else int(numbers.fits_95 * gain)
-    p50, p95, p99 = (int(count * gain) for count in (numbers.p50, numbers.p95, numbers.p99))
-    return numbers._replace(fits_95=fits, p50=p50, p95=p95, p99=p99)
+def _joined(before: PlanRequest, after: PlanRequest) -> str:
+    """The flags that make `before` into `after`."""
+    words = [
+        f"--{name.replace('_', '-')} {getattr(after.flags, name)}"
+        for name in _CHANGED
+        if getattr(before.flags, name) != getattr(after.flags, name)
+    ]
+    if before.weights != after.weights and after.weights is not None:
+        words.append(f"--weights {after.weights.bytes}")
+    return " ".join(words)
 
 
 def _flags(request: PlanRequest, **changes: object) -> PlanRequest:
@@ -333,7 +314,8 @@ def _quantised_weights(plan: Plan) -> Amount:
         whole = plan.memory.weights.bytes * settings.tensor_parallel_size * settings.pipeline_parallel_size
     kept = min(whole, 2 * model.vocab_size * model.hidden_size * settings.element_bytes)
     size = kept + (whole - kept) * _QUANTISED_WEIGHTS // (8 * settings.element_bytes)
-    return Amount(Bytes(size), "estimated", f"{_QUANTISED_WEIGHTS}-bit weights, embedding and head as they are")
+    # As --weights would give it: split over the ranks in the same way.
+    return Amount(Bytes(size), "given", f"{_QUANTISED_WEIGHTS}-bit weights, embedding and head as they are")
 
 
 def advice_json(advice: Advice) -> dict[str, object]:
@@ -360,7 +342,8 @@ def _line(index: int, step: Step) -> str:
     if step.together is None:
         return f"{head}; {step.note}"
     enough = " ENOUGH" if step.enough else ""
-    return f"{head}: {_said(step.together)} with the steps before it{enough}; {step.note}"
+    joined = f" ({step.joined})" if step.joined and step.joined != step.flag else ""
+    return f"{head}: {_said(step.together)} with the steps before it{joined}{enough}; {step.note}"
 
 
 def _said(numbers: Numbers) -> str:

@@ -7,6 +7,7 @@ from kvbudget.engines.logs.receipt import receipt_from, version_pair
 from kvbudget.errors import BadValueError
 from kvbudget.planner.budget.receipts import Row, compare
 from kvbudget.planner.budget.record import SCHEMA, section, tables
+from kvbudget.units import format_size, parse_length
 
 _REVIEW = "review the new figures, then write them: kvbudget plan ... --write"
 
@@ -29,7 +30,9 @@ _PARTS = {
     "hardware": ("hardware_changed", "another card, or another number of them"),
     "kv": ("cache_changed", "a token or a request costs another number of bytes or blocks"),
 }
-_GROWING = ("engine", "kv", "precision")
+# A later version may tell more of these than was reviewed; a file that tells nothing of them was not reviewed at all.
+_GROWING = {"engine": "engine_changed", "kv": "cache_changed", "precision": "precision_changed"}
+_POOL = ("num_blocks", "usable_blocks", "tokens")
 _ENGINE_ITSELF = ("name", "version")
 _NOT_OF_THE_PLAN = ("model.name",)  # the folder's name: where it lies says nothing of what it is
 
@@ -59,6 +62,9 @@ def _schema(reviewed: Mapping[str, object]) -> Iterator[Reason]:
 
 
 def _moved(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
+    for part, code in _GROWING.items():
+        if not section(reviewed, part):
+            yield Reason(code, part, None, None, f"[{part}] is not in the file: nothing was reviewed", _REVIEW)
     for part, (code, message) in _PARTS.items():
         for what, old, new in _differences(part, *_both(reviewed, present, part)):
             if what == "model.config_sha256":
@@ -113,20 +119,35 @@ def _in_lists(path: str, before: object, after: object) -> Iterator[tuple[str, o
 
 
 def _pool(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
+    """The number of blocks says why; figures beside it that nobody but a hand can have moved are told on their own."""
     allowed = tolerance_of(reviewed, "pool")
-    old, new = _at(reviewed, "pool", "num_blocks"), _at(present, "pool", "num_blocks")
-    if not isinstance(old, int) or not isinstance(new, int) or abs(new - old) <= allowed * max(old, 1):
+    apart = [name for name in _POOL if _apart(_at(reviewed, "pool", name), _at(present, "pool", name), allowed)]
+    if "num_blocks" not in apart:
+        for name in apart:
+            old, new = _at(reviewed, "pool", name), _at(present, "pool", name)
+            told = "the pool is as many blocks as reviewed, but this figure is not what they come to"
+            yield Reason("pool_changed", f"pool.{name}", old, new, told, _REVIEW)
         return
-    grown = "larger" if new > old else "smaller"
+    old, new = _at(reviewed, "pool", "num_blocks"), _at(present, "pool", "num_blocks")
     moved = [
-        f"{name} {_at_memory(reviewed, name)} -> {_at_memory(present, name)}"
+        f"{name} {_size(_at_memory(reviewed, name))} -> {_size(_at_memory(present, name))}"
         for name in section(present, "memory")
         if name != "kv" and _at_memory(reviewed, name) != _at_memory(present, name)
     ]
-    because = f" (bytes of {'; '.join(moved)})" if moved else ""
-    share = f"{(new - old) / old:+.1%}" if old else "from nothing"
-    message = f"the pool is {grown}: {share}, more than the {allowed:.1%} of [tolerance]{because}"
+    because = f" ({'; '.join(moved)})" if moved else ""
+    if isinstance(old, int) and isinstance(new, int):
+        share = f"{(new - old) / old:+.1%}" if old else "from nothing"
+        grown = "larger" if new > old else "smaller"
+        message = f"the pool is {grown}: {share}, more than the {allowed:.1%} of [tolerance]{because}"
+    else:
+        message = "the pool is not in the file: nothing was reviewed"
     yield Reason("pool_changed", "pool.num_blocks", old, new, message, _REVIEW)
+
+
+def _apart(old: object, new: object, allowed: float) -> bool:
+    if not isinstance(new, int):
+        return False
+    return not isinstance(old, int) or abs(new - old) > allowed * max(old, 1)
 
 
 def _workload(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
@@ -148,16 +169,22 @@ def _workload(reviewed: Mapping[str, object], present: Mapping[str, object]) -> 
 
 def _fits(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
     target, ceiling = _at(reviewed, "targets", "concurrency"), _at(present, "capacity", "ceiling")
+    engines = _at(present, "capacity", "engines")
+    if isinstance(ceiling, int) and isinstance(engines, int):
+        ceiling *= engines
     if isinstance(target, int) and isinstance(ceiling, int) and ceiling < target:
         steps = section(reviewed, "targets").get("retreat")
         first = f"; first to give up: {steps[0]}" if isinstance(steps, list) and steps else ""
-        message = f"{ceiling} requests of full length fit at once, [targets] wants {target}"
+        where = f" on {engines} engines" if isinstance(engines, int) and engines > 1 else ""
+        noun = "request" if ceiling == 1 else "requests"
+        message = f"{ceiling:,} {noun} of full length at once{where}, [targets] wants {target:,}"
         fix = f"lower the target, shorten max_model_len, or add memory{first}"
         yield Reason("below_target_concurrency", "targets.concurrency", target, ceiling, message, fix)
     findings = present.get("findings")
     for told in findings if isinstance(findings, list) else []:
         fix = "kvbudget plan with the same flags says more"
-        yield Reason("no_longer_fits", "fits", reviewed.get("fits"), False, str(told), fix)
+        never = "as when it was written: " if reviewed.get("fits") is False else ""
+        yield Reason("no_longer_fits", "fits", reviewed.get("fits"), False, f"{never}{told}", fix)
 
 
 def _gate(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
@@ -176,9 +203,24 @@ def _gate(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iter
         ),
     ):
         value = gate.get(name)
+        if isinstance(value, str):
+            value = _length(value)
         slack = tolerance_of(reviewed, "pool") if name == "pool_blocks" else 0.0
         if isinstance(value, int) and isinstance(limit, int) and value > limit * (1 + slack):
             yield Reason("gate_beyond_plan", f"gate.{name}", value, limit, meant, f"set it to at most {limit}")
+    groups = tables(section(present, "kv"), "groups")
+    size, planned = gate.get("block_size"), groups[0].get("block_size") if len(groups) == 1 else None
+    if isinstance(size, int) and isinstance(planned, int) and size > planned:
+        meant = "the gate would count fewer blocks for a request than the engine takes"
+        yield Reason("gate_beyond_plan", "gate.block_size", size, planned, meant, f"set it to {planned}")
+
+
+def _length(text: str) -> int | None:
+    """[gate] max_context may be written 8k."""
+    try:
+        return int(parse_length(text))
+    except BadValueError:
+        return None
 
 
 def _receipts(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
@@ -253,6 +295,10 @@ def tolerance_of(document: Mapping[str, object], name: str) -> float:
 
 def _at(document: Mapping[str, object], table: str, key: str) -> object:
     return section(document, table).get(key)
+
+
+def _size(value: object) -> str:
+    return format_size(value) if isinstance(value, int) else str(value)[:40]
 
 
 def _at_memory(document: Mapping[str, object], name: str) -> object:

@@ -7,19 +7,20 @@ anew by every plan; [targets], [tolerance], [notes] and edits of [gate] belong t
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from kvbudget.errors import BadConfigError
 from kvbudget.model.layers import Layer
 from kvbudget.planner.budget.toml import toml_text
 from kvbudget.planner.document import plan_json
 from kvbudget.planner.request import Plan, Told
 from kvbudget.planner.workload.margin import parse_margin
 from kvbudget.pool.groups import Group, LayerKind, Layout
-from kvbudget.units import GIB, Blocks, Bytes, Tokens, format_size
+from kvbudget.units import GIB, format_size
 
 SCHEMA = "kvbudget.budget/1"
 Document = dict[str, object]
 
 # What `kvbudget plan` was told about its output, not about the plan; the targets have a section of their own.
-_NOT_INPUTS = frozenset(
+NOT_INPUTS = frozenset(
     {"model", "json", "explain", "write", "markdown", "html", "png", "run", "command", "target_concurrency", "no_color"}
 )
 # argparse keeps the name of the command itself as `command`, so the flag --command needs another one.
@@ -33,6 +34,8 @@ DEFAULT_RETREAT = (
 )
 DEFAULT_TOLERANCE: Mapping[str, object] = {"pool": "1%", "receipt": "3%", "workload": "10%"}
 _KEPT_RECEIPTS = 20
+# Of the plan's "concurrency": written elsewhere, or to be had from the rest.
+_NOT_KEPT = ("lengths", "totals", "largest_at_low_end")
 
 
 class Inputs(NamedTuple):
@@ -49,7 +52,7 @@ def request_inputs(model: str, given: Mapping[str, object]) -> Inputs:
     """
     flags: dict[str, str | int | float | bool] = {}
     for name, value in given.items():
-        if name in _NOT_INPUTS or name.startswith("later"):
+        if name in NOT_INPUTS or name.startswith("later"):
             continue
         if isinstance(value, str | int | float | bool):
             flags[_FLAGS.get(name, name).replace("_", "-")] = value
@@ -104,7 +107,7 @@ def budget_of(
         "memory": _memory(plan),
         "kv": _kv(plan, kv),
         "pool": pool,
-        "capacity": {name: value for name, value in concurrency.items() if name != "lengths"},
+        "capacity": {name: value for name, value in concurrency.items() if name not in _NOT_KEPT},
         "workload": _workload(plan, workload or {}),
         "targets": _targets(plan),
         "tolerance": dict(DEFAULT_TOLERANCE),
@@ -120,7 +123,7 @@ def budget_of(
 
 def carried_over(new: Mapping[str, object], old: Mapping[str, object]) -> Document:
     """`new` with what people wrote into `old`: targets that are not given anew, tolerances, notes, edits of [gate],
-    receipts. A value of [gate] is an edit where it is not what `old`'s own figures give."""
+    receipts, and tables of their own. A value of [gate] is an edit where it is not what `old`'s own figures give."""
     document: Document = dict(new)
     if "created" in old or "written" in old:
         document["created"] = old.get("created") or old["written"]
@@ -135,6 +138,7 @@ def carried_over(new: Mapping[str, object], old: Mapping[str, object]) -> Docume
     document["gate"] = {**gate, **edits, **given}
     if receipts := tables(old, "receipts"):
         document["receipts"] = receipts
+    document |= {name: value for name, value in old.items() if name not in KNOWN_TABLES}
     return {name: document[name] for name in (*_ORDER, *document) if name in document}
 
 
@@ -169,10 +173,9 @@ def derived_gate(document: Mapping[str, object]) -> Document:
     usable = pool.get("usable_blocks")
     if isinstance(usable, int) and usable > 0:
         gate["pool_blocks"] = usable
-    plain = len(groups) == 1 and not any(
-        groups[0].get(name) for name in ("most_tokens", "extra_blocks", "fixed_blocks")
-    )
-    if plain:  # other groups draw from the pool by rules that a block size does not tell: `layout_of` gives them whole
+    if plain_groups(
+        document
+    ):  # other groups draw from the pool by rules that a block size does not tell: `layout_of` gives them whole
         gate["block_size"] = groups[0].get("block_size")
     gate |= {
         "max_context": capacity.get("max_model_len"),
@@ -195,28 +198,39 @@ def gate_settings(document: Mapping[str, object]) -> Document:
     return {name.replace("-", "_"): value for name, value in gate.items()}
 
 
+def plain_groups(document: Mapping[str, object]) -> bool:
+    """Whether every layer keeps every token in blocks of one size, so that a block size says it all."""
+    groups = tables(section(document, "kv"), "groups")
+    bounded = ("most_tokens", "extra_blocks", "fixed_blocks")
+    return len(groups) == 1 and not any(groups[0].get(name) for name in bounded)
+
+
 def layout_of(document: Mapping[str, object]) -> Layout | None:
-    """The reviewed groups, for who accounts by them; None when the budget holds none."""
-    groups = []
-    for table in tables(section(document, "kv"), "groups"):
-        values = {name: value for name in Group._fields if isinstance(value := table.get(name), int)}
-        try:
-            kind = LayerKind(str(table.get("kind")))
-        except ValueError:
-            return None
-        if not {"layers", "block_size", "page_size_bytes"} <= values.keys() or min(values.values()) < 0:
-            return None
-        groups.append(
-            Group(kind, values["layers"], Tokens(values["block_size"]), Bytes(values["page_size_bytes"]))._replace(
-                mixed_block_bytes=Bytes(values.get("mixed_block_bytes", 0)),
-                most_tokens=Tokens(values.get("most_tokens", 0)),
-                extra_blocks=Blocks(values.get("extra_blocks", 0)),
-                fixed_blocks=Blocks(values.get("fixed_blocks", 0)),
-            )
+    """The reviewed groups, for who accounts by them; None when the budget holds none. Raises BadConfigError for groups
+    that are damaged: an account by anything else would promise what the engine has not."""
+    kv = section(document, "kv")
+    if "groups" not in kv:
+        return None
+    written = tables(kv, "groups")
+    try:
+        groups = tuple(_group(table) for table in written)
+    except (KeyError, TypeError, ValueError):
+        groups = ()
+    if not groups or len(written) != len(kv["groups"]):  # type: ignore[arg-type] # a list, or there were no tables
+        raise BadConfigError(
+            "kv.groups is damaged", fix="move the file away, and write it anew: kvbudget plan ... --write"
         )
-    alignment = section(document, "kv").get("block_alignment")
-    layout = Layout(tuple(groups))
-    return (layout._replace(block_alignment=alignment) if isinstance(alignment, int) else layout) if groups else None
+    alignment = kv.get("block_alignment")
+    return Layout(groups, block_alignment=alignment if isinstance(alignment, int) else 1)
+
+
+def _group(table: Mapping[str, object]) -> Group:
+    """Raises KeyError, TypeError or ValueError where it is none."""
+    kind, layers, block_size = LayerKind(str(table["kind"])), table["layers"], table["block_size"]
+    sizes = {name: value for name, value in table.items() if name != "kind"}
+    if not all(type(size) is int and size >= 0 for size in sizes.values()) or not (layers and block_size):
+        raise ValueError
+    return Group(kind, **sizes)  # type: ignore[arg-type] # whole numbers, each under its name
 
 
 def budget_text(document: Mapping[str, object]) -> str:
@@ -371,6 +385,7 @@ def _sizes_said(document: Mapping[str, object]) -> dict[str, str]:
 _ORDER = ("schema", "created", "written", "written_by", "fits", "findings", "notes", "inputs", "targets", "tolerance",
           "gate", "model", "precision", "engine", "hardware", "memory", "kv", "pool", "capacity", "workload",
           "receipts")  # fmt: skip
+KNOWN_TABLES = frozenset(_ORDER)
 _HEAD = """\
 The KV cache budget of this deployment. Review it like code; `kvbudget check` fails when it is no longer true, and
 `kvbudget serve --config` reads [gate].

@@ -57,6 +57,9 @@ class _Cards(Mapping[str, Gpu]):
     def __len__(self) -> int:
         return len(ROWS)
 
+    def __contains__(self, key: object) -> bool:
+        return any(row[0] == key for row in ROWS)
+
 
 GPUS: Mapping[str, Gpu] = _Cards()
 
@@ -137,8 +140,8 @@ def _count(word: str, text: str) -> int:
 
 
 def _key_of(name: str, text: str) -> str:
-    if name in SPELLINGS:  # as most people write it: what follows looks at every card
-        return SPELLINGS[name]
+    if name in SPELLINGS or name in GPUS:  # as most people write it: what follows compares every spelling
+        return SPELLINGS.get(name, name)
     wanted = _squashed(name)
     names = {_squashed(word): row[0] for row in ROWS for word in row[:2]}
     names.update({_squashed(word): key for word, key in SPELLINGS.items()})

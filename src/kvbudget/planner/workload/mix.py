@@ -171,9 +171,12 @@ def within(requests: Sequence[tuple[int, int]], longest: int) -> list[tuple[Toke
 
 def fits_in_service(layout: Layout, requests: Sequence[tuple[int, int]], usable: int, most: int) -> int:
     """Requests at once with 95 %, at most `most`, drawn in proportion to the time that they stay (their output)."""
+    stay: dict[int, int] = {}  # by length: far fewer than there are requests
+    for prompt, output in requests:
+        stay[prompt + output] = stay.get(prompt + output, 0) + output
     asked: Counter[int] = Counter()
-    for (prompt, output), often in Counter(requests).items():
-        asked[layout.blocks_for(prompt + output)] += often * output
+    for tokens, time in stay.items():
+        asked[layout.blocks_for(tokens)] += time
     return min(most, Sums(asked, usable, most).largest_count(0.95)) if asked else 0
 
 

@@ -38,10 +38,18 @@ class Split(NamedTuple):
     def line(self) -> str:
         """For people."""
         return (
-            f"the same {self.tokens:,.0f} tokens as {self.requests:,.1f} requests of {self.mean_tokens:,.0f}: "
+            f"the same {self.tokens:,.0f} tokens as {_whole(self.requests)} of {self.mean_tokens:,.0f}: "
             f"{self.blocks:,.0f} blocks, drained after {self.drain_s:,.1f} s, one ends every {self.wait_s:.3g} s, "
             f"Retry-After up to {self.retry_after_s} s, refused at 90 % use: {self.refusal_at_90:.1%}"
         )
+
+
+def _whole(requests: float) -> str:
+    """`5 requests`, `1 request`; a part of one is told as such: the row asks for more tokens than one request has."""
+    if 0 < requests < 1:
+        return "a part of 1 request"
+    number = round(requests)
+    return f"{number:,} {'request' if number == 1 else 'requests'}"
 
 
 def splits_of(

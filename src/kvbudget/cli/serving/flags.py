@@ -1,0 +1,83 @@
+"""Decides which flags `kvbudget serve` has, and what holds where none is given."""
+
+import argparse
+
+# What holds where neither a flag nor [gate] of the file says anything else: flags before file before these.
+DEFAULTS = {
+    "backend": None,
+    "embedded_engine": False,
+    "tokenizer": "engine",
+    "pool_blocks": None,
+    "block_size": None,
+    "max_context": None,
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,
+    "policy": "trajectory",
+    "margin_blocks": 0,
+    "queue_requests": 1024,
+    "queue_tokens": None,
+    "queue_seconds": 30.0,
+    "default_max_tokens": "2048",
+    "overload_status": 429,
+    "ledger": "memory",
+    "host": "127.0.0.1",
+    "port": 8800,
+    "admin_host": "127.0.0.1",
+    "admin_port": 8801,
+    "max_body": "16MiB",
+    "drain_seconds": 30.0,
+    "json": False,
+    "config": None,
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the contract, plus bounds of the edge. What is not given stays out of the namespace: see DEFAULTS."""
+    parser.argument_default = argparse.SUPPRESS
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again",
+    )
+    where = parser.add_argument_group("engine")
+    where.add_argument("--backend", action="append", metavar="URL", help="the engine, http://HOST:PORT")
+    where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
+    where.add_argument(
+        "--tokenizer",
+        metavar="PATH|engine|bound",
+        help="count prompts by a folder's tokenizer.json and chat template, by the engine's /tokenize (default), "
+        "or by the proved upper bound from bytes",
+    )
+    where.add_argument(
+        "--pool-blocks", type=int, metavar="N", help="blocks that requests can use (default: ask the engine)"
+    )
+    where.add_argument("--block-size", type=int, metavar="N", help="tokens per block (default: ask the engine)")
+    where.add_argument("--max-context", metavar="N", help="most tokens of one request (default: ask the engine)")
+    where.add_argument("--max-num-seqs", type=int, metavar="N", help="the engine's own setting (default 256)")
+    where.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="N",
+        help="the engine's own setting, bounds the prefill delay (default 2048, vLLM's smallest)",
+    )
+    admission = parser.add_argument_group("admission")
+    admission.add_argument("--policy", help="worst-case or trajectory (default)")
+    admission.add_argument("--margin-blocks", type=int, metavar="N", help="blocks kept back on purpose (default 0)")
+    admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
+    admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
+    admission.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
+    admission.add_argument(
+        "--default-max-tokens",
+        metavar="N",
+        help="promised when a chat request names no max_tokens (default 2048)",
+    )
+    admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
+    admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
+    edge = parser.add_argument_group("edge")
+    edge.add_argument("--host", help="address of the data plane (default 127.0.0.1)")
+    edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
+    edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
+    edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
+    edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")
+    edge.add_argument("--drain-seconds", type=float, metavar="S", help="on SIGTERM, wait so long (default 30)")
+    edge.add_argument("--json", action="store_true", help="the ready line as JSON")

@@ -1,0 +1,191 @@
+"""Decides what flags and the reviewed budget file mean together: the settings of a gate. Flags beat the file."""
+
+import argparse
+import logging
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+from kvbudget.cli.serving.flags import DEFAULTS, add_flags
+from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+from kvbudget.gate.gate import GateConfig
+from kvbudget.gate.policies import Policy
+from kvbudget.units import Tokens, parse_length, parse_size
+
+if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from kvbudget.edge.service import ServiceSettings
+    from kvbudget.planner.budget.record import Document
+    from kvbudget.pool.groups import Layout
+
+_LOWEST = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
+_LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0}
+_HIGHEST = 10**12
+_LARGEST_BLOCK = 1 << 20  # tokens; the gate keeps a row as long as a block
+
+
+def budget_given(given: argparse.Namespace) -> "Document | None":
+    """The file of --config, judged whole; a table that nothing reads is named, as it may be a slip."""
+    path = getattr(given, "config", None)
+    if path is None:
+        return None
+    from kvbudget.edge.budget.file import read_budget
+    from kvbudget.planner.budget.schema import unknown_tables
+
+    budget = read_budget(path)
+    if own := unknown_tables(budget):
+        told = ", ".join(own)[:200]
+        logging.getLogger("kvbudget").warning("%s: no table of a budget has this name, it is not read: %s", path, told)
+    return budget
+
+
+def completed(given: argparse.Namespace, budget: "Document | None") -> argparse.Namespace:
+    """Every flag with its value: what was given, else what [gate] of --config says, else the default.
+
+    `budget`: that file. Raises BadConfigError for a value of [gate] that its flag does not take.
+    """
+    flags = vars(given)
+    from_file = _flags_of(budget, given.config) if budget is not None else {}
+    if "backend" in flags or "embedded_engine" in flags:  # the one given here stands before another engine
+        from_file = {name: value for name, value in from_file.items() if name not in ("backend", "embedded_engine")}
+    return argparse.Namespace(**{**DEFAULTS, **from_file, **flags})
+
+
+def settings_from(given: argparse.Namespace) -> "ServiceSettings":
+    """The settings that flags and file ask for at this moment. Raises InputError."""
+    budget = budget_given(given)
+    return settings_of(completed(given, budget), budget)
+
+
+def settings_of(args: argparse.Namespace, budget: "Document | None") -> "ServiceSettings":
+    """Parse, don't validate twice: flags become settings here and nowhere else. Raises InputError.
+
+    `args` as `completed` gives them, from the same reading of the file as `budget`: it may be edited in between.
+    """
+    from kvbudget.edge.http.limits import ServerLimits
+    from kvbudget.edge.service import ServiceSettings
+
+    backends = args.backend or []
+    if args.embedded_engine == bool(backends):
+        raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
+    if len(backends) > 1:
+        raise UnsupportedError("several --backend: this version serves one engine", fix="run one gate per engine")
+    if args.ledger != "memory":
+        raise UnsupportedError(f"--ledger {args.ledger}: this version knows memory only", fix="leave the flag away")
+    for flag, low in _LOWEST.items():
+        value = getattr(args, flag)
+        high = _LARGEST_BLOCK if flag == "block_size" else _HIGHEST
+        if value is not None and not low <= value <= high:  # nan is neither
+            shown = flag.replace("_", "-")
+            raise BadValueError(f"--{shown}: {value} is not within {low} and {high}", fix=f"give at least {low}")
+    if args.overload_status not in (429, 503, 529):
+        raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
+    return ServiceSettings(
+        backend_url=_backend_url(backends[0]) if backends else "",
+        tokenizer=args.tokenizer,
+        pool_blocks=args.pool_blocks,
+        block_size=args.block_size,
+        layout=_layout(budget, args),
+        gate=GateConfig(
+            policy=_policy(args.policy),
+            max_num_seqs=args.max_num_seqs,
+            max_context=None if args.max_context is None else _tokens(args.max_context, "--max-context"),
+            margin_blocks=args.margin_blocks,
+            queue_requests=args.queue_requests,
+            queue_tokens=None if args.queue_tokens is None else parse_length(args.queue_tokens, "--queue-tokens"),
+            queue_ns=int(args.queue_seconds * 1e9),
+            prefill_tokens_per_step=prefill_tokens(args.max_num_batched_tokens, args.max_num_seqs),
+        ),
+        default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
+        host=args.host,
+        port=args.port,
+        admin_host=args.admin_host,
+        admin_port=args.admin_port,
+        overload_status=args.overload_status,
+        server_limits=ServerLimits(body_bytes=parse_size(args.max_body, "--max-body")),
+    )
+
+
+def _layout(budget: "Document | None", args: argparse.Namespace) -> "Layout | None":
+    """The groups of the budget; None where a block size says it all, or there is no budget.
+
+    Raises BadValueError for a --block-size beside groups that do not all keep every token: requests would be charged a
+    fraction of what they take.
+    """
+    if budget is None:
+        return None
+    from kvbudget.planner.budget.record import layout_of, plain_groups
+
+    layout = layout_of(budget)
+    if layout is None:
+        return None
+    if args.block_size is not None:
+        if not plain_groups(budget):
+            raise BadValueError(
+                f"--block-size: {args.config} has {len(layout.groups)} groups of caches, which one block size does not "
+                "tell",
+                fix="leave --block-size away, or --config",
+            )
+        return None
+    largest = max((group.block_size for group in layout.growing), default=1)
+    if largest > _LARGEST_BLOCK:
+        raise BadConfigError(
+            f"{args.config}: kv.groups has a block of {largest:,} tokens, the gate takes at most {_LARGEST_BLOCK:,}",
+            fix="write the file anew: kvbudget plan ... --write",
+        )
+    return layout
+
+
+def _flags_of(budget: "Document", path: str) -> dict[str, object]:
+    """[gate] as flags, judged by the same parser as the command line."""
+    from kvbudget.planner.budget.record import gate_settings
+
+    def refuse(message: str) -> NoReturn:
+        raise BadConfigError(f"{path[-200:]}: [gate]: {message}", fix="kvbudget serve --help names the flags")
+
+    parser = argparse.ArgumentParser(prog="[gate]", add_help=False, allow_abbrev=False)
+    add_flags(parser)
+    parser.error = refuse  # type: ignore[method-assign]
+    arguments = []
+    for name, value in gate_settings(budget).items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments += [flag] if value else []
+        else:
+            arguments += [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
+    return vars(parser.parse_args(arguments))
+
+
+def _policy(name: str) -> Policy:
+    try:
+        return Policy(name)
+    except ValueError:
+        known = ", ".join(policy.value for policy in Policy)
+        raise UnsupportedError(f"--policy {name[:40]}: this version knows {known}", fix="choose one of them") from None
+
+
+def prefill_tokens(max_num_batched_tokens: int, max_num_seqs: int) -> int:
+    """What a step leaves for prefill when every other sequence decodes one token."""
+    return max(1, max_num_batched_tokens - max_num_seqs)
+
+
+def _tokens(text: str, flag: str) -> Tokens:
+    tokens = parse_length(text, flag)
+    if tokens < 1:
+        raise BadValueError(f"{flag}: {tokens} is below 1", fix="give at least 1")
+    return tokens
+
+
+def _backend_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadValueError(f"--backend {url[:80]}: {error}", fix="write http://HOST:PORT") from None
+    host, _, digits = url.rpartition(":")
+    if "//" not in url and "/" not in url and (digits.isdigit() or not host):  # localhost:8000 has no scheme, to people
+        raise BadValueError(f"--backend {url[:80]}: the scheme is missing", fix=f"write http://{url[:80]}")
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+        raise BadValueError(
+            f"--backend {url[:80]}: not a plain http://HOST:PORT", fix="leave path and credentials away"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"http://{host}:{port or 80}"
