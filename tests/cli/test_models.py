@@ -7,7 +7,8 @@ import pytest
 
 from kvbudget.cli import models
 from kvbudget.errors import UnsupportedError
-from kvbudget.model.families.table import FAMILIES, WRAPPERS
+from kvbudget.model.families.multimodal import WRAPPERS
+from kvbudget.model.families.table import FAMILIES
 
 
 def call(*words: str) -> int:

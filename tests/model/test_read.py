@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from kvbudget.errors import BadConfigError, BadValueError, InputError, UnsupportedError
+from kvbudget.model.families.multimodal import WRAPPERS
 from kvbudget.model.families.other import OTHER
 from kvbudget.model.families.plain import PLAIN
 from kvbudget.model.families.sliding import SLIDING
-from kvbudget.model.families.table import FAMILIES, WRAPPERS
+from kvbudget.model.families.table import FAMILIES
 from kvbudget.model.families.uniform import UNIFORM
 from kvbudget.model.layers import Attention
 from kvbudget.model.read import Model, model_from_config

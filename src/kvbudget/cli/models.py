@@ -5,7 +5,8 @@ import json
 
 from kvbudget.cli.output import written_out
 from kvbudget.errors import InputError, UnsupportedError
-from kvbudget.model.families.table import FAMILIES, WRAPPERS
+from kvbudget.model.families.multimodal import WRAPPERS
+from kvbudget.model.families.table import FAMILIES
 from kvbudget.model.read import model_from_config
 
 SCHEMA = "kvbudget.models/1"

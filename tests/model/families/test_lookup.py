@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from kvbudget.model.families.lookup import family_of, near_names, text_inside
-from kvbudget.model.families.table import FAMILIES, WRAPPERS
+from kvbudget.model.families.multimodal import WRAPPERS
+from kvbudget.model.families.table import FAMILIES
 
 
 def test_every_name_is_found_as_the_tables_have_it() -> None:
@@ -16,9 +19,11 @@ def test_every_name_is_found_as_the_tables_have_it() -> None:
     assert near_names("0") == "kvbudget models lists all"
 
 
-def test_a_uniform_model_needs_no_other_table() -> None:
+@pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", "gpt_oss"])
+def test_what_most_people_run_needs_few_tables(model_type: str) -> None:
     script = (
-        "import sys; from kvbudget.model.read import model_from_config; model_from_config({'model_type': 'llama'});"
+        "import sys; from kvbudget.model.read import model_from_config;"
+        f"model_from_config({{'model_type': {model_type!r}}});"
         "sys.exit('kvbudget.model.families.table' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

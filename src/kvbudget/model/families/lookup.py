@@ -1,16 +1,21 @@
-"""Decides which family a `model_type` is, without importing the readers of all others: the plan's start-up is counted.
-
-Most models are uniform; the other tables (table.py) are imported when a name is not among those.
-"""
+"""Decides which family a `model_type` is without importing the readers of all others: a plan's start-up is counted."""
 
 from kvbudget.model.families.family import Family
 from kvbudget.model.families.uniform import UNIFORM
 
 
 def family_of(model_type: str) -> Family | None:
-    """What is known of it; None when nothing is."""
+    """What is known of it; None when nothing is. The tables (table.py) that most people's models are in come first."""
     if model_type in UNIFORM:
         return UNIFORM[model_type]
+    from kvbudget.model.families.latent import LATENT
+
+    if model_type in LATENT:
+        return LATENT[model_type]
+    from kvbudget.model.families.sliding import SLIDING
+
+    if model_type in SLIDING:
+        return SLIDING[model_type]
     from kvbudget.model.families.table import FAMILIES
 
     return FAMILIES.get(model_type)
@@ -20,7 +25,8 @@ def near_names(model_type: str) -> str:
     """What may have been meant, for an error: a few of the known names."""
     import difflib  # only an error needs it
 
-    from kvbudget.model.families.table import FAMILIES, WRAPPERS
+    from kvbudget.model.families.multimodal import WRAPPERS
+    from kvbudget.model.families.table import FAMILIES
 
     near = difflib.get_close_matches(model_type[:64], [*FAMILIES, *WRAPPERS], n=4, cutoff=0.5)
     return f"near ones are {', '.join(near)}; kvbudget models lists all" if near else "kvbudget models lists all"
@@ -30,6 +36,6 @@ def text_inside(model_type: str) -> str | None:
     """The text model's type inside a multimodal wrapper, "" when its config must name it; None: no such wrapper."""
     if model_type in UNIFORM:
         return None
-    from kvbudget.model.families.table import WRAPPERS
+    from kvbudget.model.families.multimodal import WRAPPERS
 
     return WRAPPERS.get(model_type)

@@ -28,7 +28,7 @@ _NAMED_INSIDE = (
     "openvla", "ovis", "ovis2_5", "ovis2_6", "pixtral", "rvl", "skywork_chat", "step_robotics", "step_vl",
 )  # fmt: skip
 
-MULTIMODAL: Mapping[str, str] = {
+WRAPPERS: Mapping[str, str] = {
     **dict.fromkeys(_NAMED_INSIDE, ""),
     **dict.fromkeys(_QWEN2, "qwen2"),
     **dict.fromkeys(_LLAMA, "llama"),
@@ -73,4 +73,24 @@ MULTIMODAL: Mapping[str, str] = {
     # Keeps only a window of the answer beside the prompt, but is sized as full attention (vLLM 0.32 RSWASpec).
     "unlimited-ocr": "deepseek_v2",
     "unlimited_ocr": "deepseek_v2",
+    "deepseek_vl_v2": "deepseek_v2",
+    "kimi_vl": "deepseek_v3",
+    "kimi_k25": "kimi_k2",
+    "kimi_k3": "kimi_linear",
+    "minimax_m3_vl": "minimax_m3_text",
+    # DeepSeek-V4 in its reference format: the same fields, of which none but class defaults may be missing
+    "deepseek_ref": "deepseek_v4",
+    "deepseek_v41": "deepseek_v41",
+    "deepseek_v41_text": "deepseek_v41",
+    "glm5_next": "glm5_next_text",
+    "qwen4_exp": "qwen4_exp_text",
+    "inkling_mm_model": "inkling_model",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "lfm2_vl": "lfm2",
+    "bailing_moe_v3_vl": "bailing_hybrid",
+    "NemotronH_Nano_VL_V2": "nemotron_h",
+    "NemotronH_Nano_Omni_Reasoning_V3": "nemotron_h",
+    "NemotronH_Super_Omni_Reasoning_V3": "nemotron_h",
+    "NemotronH_Omni_Reasoning_V3": "nemotron_h",
 }
