@@ -54,6 +54,8 @@ OUTCOMES = {
 SPEAKERS = ("Refusal", "Shared", "Finding", "Reason", "Explanation")  # a Shared becomes a refusal
 FINDINGS = {
     "max_model_len_too_large": "One request of full length does not fit the pool.",
+    "fp8_experts_unsupported": "Ranks cut through fp8 blocks of experts, and the card lacks the kernel for smaller ones.",
+    "free_memory_below_share": "The share is so near to the whole card that the CUDA context leaves less free.",
     "little_headroom": "CUDA graphs of an older version find too little memory beside its share.",
     "batch_default_assumed": "No card is given: the batch, which windows hold, is that of small cards.",
     "weights_doubtful": "The weight files are far smaller or larger than what config.json describes.",
@@ -90,7 +92,9 @@ FINDINGS = {
     "kv_cache_dtype_unsupported": "No attention backend of this card stores this cache format.",
     "beyond_the_card": "Weights and pool leave too little of the card for CUDA graphs and one prefill chunk.",
     "too_few_gpus": "More ranks than cards.",
+    "mig_slices_joined": "Several ranks on MIG slices, which cannot be one engine.",
     "gpus_idle": "Cards that no rank uses.",
+    "pool_below_max_model_len": "The engine starts, and refuses requests longer than its pool.",
     "pool_beyond_memory": "The given pool and the weights exceed the card.",
     "below_target_concurrency": "Fewer requests of full length fit than are wanted.",
     "margin_leaves_nothing": "The margin keeps so much back that no request of full length may run.",
@@ -100,7 +104,7 @@ FINDINGS = {
     "state_checkpoint_possible": "Some prefill kernels keep one block more per state group; the plan counts none.",
     "quantisation_only_in_name": "The model's name says that it is quantised and its config does not.",
     "length_beyond_max_model_len": "A percentile is longer than the context, and was cut.",
-    "command_flag_unknown": "A flag of the command is not in the engine's list.",
+    "command_flag_unknown": "A flag of the command is not in the engine's list, or not in that of this version.",
     "command_flag_unmodelled": "A flag or variable of the command moves memory in a way that is not computed.",
     "command_unclear": "Something in the command cannot be seen, or means another thing than it seems to.",
 }
@@ -133,6 +137,7 @@ EXPLANATIONS = {
     "blocks_given": "The number of blocks was asked for; memory did not decide it.",
     "other_engine": "Plan and receipt are of different engines.",
     "other_version": "Plan and receipt are of different versions.",
+    "other_model": "The log is of another model than the budget.",
     "other_flags": "Plan and receipt are of different flags.",
     "refused_to_start": "The engine's own words.",
 }

@@ -171,7 +171,7 @@ def test_what_is_no_model_is_an_input_error(model: Any) -> None:
         ("weights", 16), ("weights", "16"), ("gpu_memory", 24), ("gpu_memory", "24"), ("kv_cache_memory_bytes", 0),
         ("activation", 3), ("max_model_len", 8.5), ("max_model_len", True), ("gpu", 5), ("speculation", 5),
         ("gpus", "2"), ("tensor_parallel_size", None), ("tensor_parallel_size", "2"), ("requests", 5),
-        ("requests", [5]), ("prompt_lengths", 5), ("engine", 5), ("pp_layer_partition", ("a",)),
+        ("requests", [5]), ("prompt_lengths", 5.5), ("engine", 5), ("pp_layer_partition", ("a",)),
         ("speculation", Speculation(5, "x")),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
@@ -194,3 +194,31 @@ def test_solve_answers_from_a_plan_that_was_made() -> None:
     for goal, more in (("gpu", {}), (5, {}), ("gpus", {"concurrency": 0}), ("gpus", {"length": "8k"})):
         with pytest.raises(BadValueError):
             solve(made, goal, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tp", "tensor_parallel_size"),
+        ("pp", "pipeline_parallel_size"),
+        ("max_model_length", "max_model_len"),
+        ("gpu_mem", "gpu_memory"),
+        ("prompt_length", "prompt_lengths"),
+        ("kv_cache_type", "kv_cache_dtype"),
+    ],
+)
+def test_a_misspelt_argument_is_told_the_near_one_and_no_list(name: str, meant: str) -> None:
+    misspelt: dict[str, Any] = {name: 2}
+    with pytest.raises(BadValueError) as caught:
+        plan(LLAMA, kv_cache_memory_bytes="8GiB", **misspelt)
+    assert caught.value.fix == f"did you mean {meant}?"
+
+
+def test_an_argument_that_is_like_none_is_told_all() -> None:
+    with pytest.raises(BadValueError, match="known are gpu, gpus"):
+        plan(LLAMA, kv_cache_memory_bytes="8GiB", xyzzy=2)
+
+
+def test_a_number_is_the_length_of_all_requests() -> None:
+    found = plan(LLAMA, kv_cache_memory_bytes="8GiB", max_model_len=8192, prompt_lengths=1000, output_lengths="24")
+    assert found.ceilings.lengths == (1024, 1024, 1024)

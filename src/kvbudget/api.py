@@ -25,8 +25,6 @@ from kvbudget.units import Bytes, parse_length
 
 if TYPE_CHECKING:
     from kvbudget.planner.advice.solve import Solved
-else:
-    Solved = object  # named in annotations only: most plans ask no solver
 
 _LONGEST = 2**31
 _SWITCHES = ("async_scheduling", "enable_prefix_caching", "enable_chunked_prefill", "kv_unified", "flash_attention")
@@ -90,8 +88,8 @@ def plan(
     overhead: int | str | None = None,
     engine: str = DEFAULT_ENGINE,
     max_model_len: int | str | None = None,
-    prompt_lengths: str | Mapping[str, int] | None = None,
-    output_lengths: str | Mapping[str, int] | None = None,
+    prompt_lengths: int | str | Mapping[str, int] | None = None,
+    output_lengths: int | str | Mapping[str, int] | None = None,
     target_concurrency: int | None = None,
     requests: Sequence[tuple[int, int]] = (),
     margin: str | float | int | None = None,
@@ -102,10 +100,10 @@ def plan(
 
     Give `gpu` ("h100", "h100:8"), or `gpu_memory` of one card, or the pool itself as `kv_cache_memory_bytes`.
     `weights` are those of the whole checkpoint; `activation` and `overhead` are per GPU. Lengths are
-    "p50=800,p95=4000,p99=8000" or {"p50": 800, ...}; or give real `requests`, (prompt, output) tokens each. `margin` is
-    "5%", 0.05 or a number of blocks. `speculation` is vLLM's --speculative-config as a mapping. `flags` are the
-    engine's, by vLLM's names with underscores: tensor_parallel_size=2, kv_cache_dtype="fp8", block_size=32, ... (the
-    fields of kvbudget.engines.flags.EngineFlags).
+    "p50=800,p95=4000,p99=8000" or {"p50": 800, ...}, or one number for all; or give real `requests`, (prompt, output)
+    tokens each. `margin` is "5%", 0.05 or a number of blocks. `speculation` is vLLM's --speculative-config as a
+    mapping. `flags` are the engine's, by vLLM's names with underscores: tensor_parallel_size=2, kv_cache_dtype="fp8",
+    block_size=32, ... (the fields of kvbudget.engines.flags.EngineFlags).
 
     The result never raises for an engine that would not start: `plan.fits` is false then and `plan.findings` say why.
     Raises kvbudget.errors.InputError for what cannot be planned at all.
@@ -143,27 +141,26 @@ def plan(
     return make_plan(request)
 
 
-def solve(planned: Plan, goal: str, *, concurrency: int | None = None, length: int = 0) -> Solved:
+def solve(planned: Plan, goal: str, *, concurrency: int | None = None, length: int | None = None) -> "Solved":
     """The largest or smallest value of one input that still carries `concurrency` requests of `length` tokens at once.
 
     `goal`: "max-model-len", "max-num-seqs", "concurrency", "gpu-memory-utilization", "kv-cache-memory-bytes" (bytes per
     GPU) or "gpus". Everything else is as it was planned, margin included. `concurrency` is the plan's
-    target_concurrency where it is not given, else 1; `length` 0 means max_model_len. The answer is checked by planning:
-    `plan` of the result is the plan with it; `value` is None where no value will do, and `note` says why.
+    target_concurrency where it is not given, else 1; `length` is the p95 of the plan's lengths, or max_model_len where
+    it has none (0 means that too). With data_parallel_size counts are of all engines together. The answer is checked by
+    planning: `plan` of the result is the plan with it; `value` is None where no value will do, and `note` says why.
     Raises kvbudget.errors.BadValueError.
     """
-    from kvbudget.planner.advice.goals import GOALS
-    from kvbudget.planner.advice.solve import Wish
+    from kvbudget.planner.advice.goals import GOALS, solved, wish_of
     from kvbudget.planner.workload.margin import NO_MARGIN
 
     _text(goal, "goal")
     if goal not in GOALS:
         raise BadValueError(f"goal: {goal[:40]!r} is no goal", fix=f"one of {', '.join(GOALS)}")
-    wanted = planned.request.target_concurrency or 1 if concurrency is None else concurrency
-    for name, value, least in (("concurrency", wanted, 1), ("length", length, 0)):
-        if type(value) is not int or not least <= value <= _LONGEST:
+    for name, value, least in (("concurrency", concurrency, 1), ("length", length, 0)):
+        if value is not None and (type(value) is not int or not least <= value <= _LONGEST):
             raise BadValueError(f"{name}: {str(value)[:40]!r} is out of range", fix=f"a whole number from {least}")
-    return GOALS[goal].solve(planned.request, Wish(wanted, length, planned.request.margin or NO_MARGIN))
+    return solved(planned, goal, wish_of(planned, concurrency, length, planned.request.margin or NO_MARGIN))
 
 
 # Fields of EngineFlags by what they take; those that are not named are whole numbers. `None` is a value only where it
@@ -176,9 +173,7 @@ def _check(flags: Mapping[str, object], **counts: object) -> None:
     """Raise BadValueError for a flag that no engine has, and for values of another type than its own."""
     unknown = sorted(flags.keys() - set(EngineFlags._fields))
     if unknown:
-        raise BadValueError(
-            f"{', '.join(unknown)[:80]}: no such engine flag", fix=f"known are {', '.join(EngineFlags._fields)}"
-        )
+        raise BadValueError(f"{', '.join(unknown)[:80]}: no such argument", fix=_meant(unknown))
     for name, value in {**counts, **flags}.items():
         default = EngineFlags._field_defaults.get(name)
         if isinstance(default, bool) or name in _SWITCHES:
@@ -194,6 +189,32 @@ def _check(flags: Mapping[str, object], **counts: object) -> None:
             good, kind = type(value) is int, "a whole number"
         if not good and not (value is None and default is None):
             raise BadValueError(f"{name}: {str(value)[:40]!r} is not {kind}", fix=f"give {kind}")
+
+
+# As engines' short flags are written.
+_SHORT = {
+    "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dcp": "decode_context_parallel_size",
+    "dp": "data_parallel_size", "tensor_parallel": "tensor_parallel_size", "max_seq_len": "max_model_len",
+    "context_length": "max_model_len", "ctx_size": "max_model_len", "mem_fraction_static": "gpu_memory_utilization",
+    "max_running_requests": "max_num_seqs", "max_batch_size": "max_num_seqs", "speculative_config": "speculation",
+    "kv_cache_memory": "kv_cache_memory_bytes", "vram": "gpu_memory",
+}  # fmt: skip
+
+
+def _meant(unknown: Sequence[str]) -> str:
+    """What was probably meant; all names only where nothing is near."""
+    import difflib
+    import inspect
+
+    own = [name for name, one in inspect.signature(plan).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    known = [*own, *EngineFlags._fields]
+    near: list[str] = []
+    for name in unknown:
+        word = name.lower().strip("-_").replace("-", "_")
+        near += [_SHORT[word]] if word in _SHORT else difflib.get_close_matches(word[:64], known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {', '.join(dict.fromkeys(near))}?"
+    return f"known are {', '.join(dict.fromkeys(known))}"
 
 
 def _text(value: object, name: str) -> None:
@@ -275,9 +296,11 @@ def _length(length: int | str) -> int:
     return length
 
 
-def _lengths(lengths: str | Mapping[str, int] | None, what: str) -> Lengths | None:
+def _lengths(lengths: int | str | Mapping[str, int] | None, what: str) -> Lengths | None:
     if lengths is None:
         return None
+    if type(lengths) is int:
+        lengths = str(lengths)
     if not isinstance(lengths, str | Mapping):
         raise BadValueError(
             f"{what}: {str(lengths)[:40]!r} are no percentiles",

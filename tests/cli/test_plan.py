@@ -106,14 +106,16 @@ def test_a_trace_alone_gives_percentiles_and_tail_of_its_own_requests(
     words = (folder, "--kv-cache-memory-bytes", "24GiB", "--max-model-len", "8k", "--trace", trace)
     code, plan = document(capsys, *words)
     assert code == 0
-    assert plan["concurrency"]["lengths"] == {"p50": 5000, "p95": 8192, "p99": 8192}
-    assert plan["concurrency"]["p50"] == plan["workload"]["p50"]["ceiling"] == 12287 // 313
+    assert plan["concurrency"]["lengths"] == {"p50": 4100, "p95": 7700, "p99": 8100}  # of the 81 that are served
+    assert plan["concurrency"]["p50"] == plan["workload"]["p50"]["ceiling"] == 12287 // 257
+    assert plan["workload"]["left_out"] == {"refused": 19, "cut": 0}
     served = [min(length, 8192) for length in lengths if length - 1 < 8192]
     empty = [-length % 16 for length in served]
     assert plan["tail_waste"]["slots"] == round(sum(empty) / len(served))
     assert plan["tail_waste"]["fraction"] == pytest.approx(sum(empty) / sum(map(sum, zip(empty, served, strict=True))))
     assert plan["tail_waste"]["fraction"] == pytest.approx(plan["workload"]["tail"]["fraction"])
-    assert [finding["code"] for finding in plan["findings"]] == ["length_beyond_max_model_len"] * 2
+    assert [finding["code"] for finding in plan["findings"]] == ["length_beyond_max_model_len"]
+    assert "19 of 100 requests are longer" in plan["findings"][0]["message"]
 
 
 def test_a_margin_is_in_every_ceiling_and_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,8 +149,24 @@ def test_the_answers_beside_the_plan_are_keys_of_the_document(folder: Path, caps
     )  # fmt: skip
     assert code == 0
     assert {"workload", "advice", "long_context", "offload", "cost", "solved"} <= plan.keys()
-    assert plan["solved"]["concurrency"]["value"] == plan["concurrency"]["ceiling"]
+    assert plan["solved"]["concurrency"]["value"] == plan["concurrency"]["p95"]  # lengths are known: of that length
     assert plan["workload"]["stability"]["arrivals_per_s"] == 2.0
+
+
+def test_cost_is_of_the_requests_that_are_served(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "usage.jsonl"
+    lengths = ((40000, 358), (1000, 200), (520, 1000))
+    trace.write_text("".join(json.dumps({"prompt_tokens": p, "completion_tokens": o}) + "\n" for p, o in lengths))
+    words = (folder, "--gpu", "l40s", "--max-model-len", "16k", "--price-per-hour", 1.2)
+    _, plan = document(capsys, *words, "--trace", trace)
+    cost = plan["cost"]
+    assert (cost["prompt_tokens"], cost["output_tokens"], cost["lengths"]) == (760, 600, "given")
+    held = cost["concurrency"] * (cost["prompt_tokens"] + cost["output_tokens"])
+    assert held <= plan["pool"]["tokens"]
+    _, plan = document(capsys, *words)
+    assert plan["cost"]["lengths"] == "assumed"
 
 
 def test_tiers_and_needs_of_heads_are_given_by_hand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

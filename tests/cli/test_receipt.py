@@ -97,6 +97,17 @@ def test_an_engine_that_refused_to_start_is_a_finding(tmp_path: Path, capsys: py
     assert "did not start: No available memory" in capsys.readouterr().out
 
 
+def test_a_start_that_failed_is_shown_and_not_kept(
+    tmp_path: Path, budget: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text("vLLM API server version 0.32.0\nValueError: No available memory for the cache blocks. Try\n")
+    before = budget.read_text()
+    assert read(path, "--budget", budget, "--write") == 1
+    assert "not kept: the engine did not start" in capsys.readouterr().out
+    assert budget.read_text() == before
+
+
 def test_what_tells_nothing_of_a_pool_is_an_error_of_use(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("nothing\n")
     with pytest.raises(InputError, match="nothing of a KV cache pool"):

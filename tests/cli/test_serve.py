@@ -1,6 +1,7 @@
 """`kvbudget serve` as a process: ready line, drain, signals, refusals of its flags."""
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
+from kvbudget.cli.serve import _reload
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import InputError
 from kvbudget.gate.policies import Policy
@@ -294,3 +296,11 @@ def test_a_backend_without_a_scheme_is_told_how_to_write_it(backend: str, capsys
 
     assert main(["serve", "--backend", backend, "--pool-blocks", "100", "--tokenizer", "bound"]) == 2
     assert f"the scheme is missing; write http://{backend}" in capsys.readouterr().err
+
+
+def test_a_sighup_that_comes_while_the_gate_starts_is_kept_for_later() -> None:
+    again = asyncio.Event()
+    _reload(None, None, argparse.Namespace(), again)
+    assert not again.is_set()  # no file, nothing to read
+    _reload(None, None, argparse.Namespace(config="kvbudget.toml"), again)
+    assert again.is_set()

@@ -179,7 +179,7 @@ class Stand:
     def promised(self) -> int:
         return self.service.gate.promised_blocks()
 
-    async def until(self, what: Callable[[], bool], within_s: float = 5.0) -> None:
+    async def until(self, what: Callable[[], bool], within_s: float = 30.0) -> None:
         async with asyncio.timeout(within_s):
             while not what():
                 await asyncio.sleep(0.005)

@@ -11,6 +11,7 @@ import pytest
 
 from kvbudget.edge.launch.read import read_commands
 from kvbudget.engines.commands.vllm import TABLE
+from kvbudget.engines.commands.vllm_releases import refused_by
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
@@ -69,6 +70,11 @@ def test_every_flag_of_the_engine_is_in_the_table_with_its_arity(engine_answer: 
             if option is None or option.arity != arity:
                 differing.append((spelling, arity, option))
     assert not differing
+
+
+def test_flags_that_are_told_as_gone_are_not_the_engine_s_and_the_others_are(engine_answer: Any) -> None:
+    taken = {spelling for spellings, _, _ in engine_answer[0] for spelling in spellings} | {"-O", "--model-tag"}
+    assert {flag for flag in TABLE if refused_by(flag, "0.32") is None} == {flag for flag in TABLE if flag in taken}
 
 
 def test_a_command_line_means_the_same_to_the_engine(engine_answer: Any) -> None:

@@ -176,6 +176,15 @@ def test_a_context_that_the_memory_does_not_hold_is_refused_with_the_largest_tha
     assert refusals[0].fix.startswith("quantise the weights")
 
 
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_the_largest_length_is_of_one_slot_and_the_context_of_all_together(slots: int) -> None:
+    _, _, pool, _ = planned(llama(), GIB, max_model_len=4096, max_num_seqs=slots)
+    largest = pool.largest_max_model_len
+    assert largest == (8192 // slots) // 256 * 256
+    assert not planned(llama(), GIB, max_model_len=largest * slots, max_num_seqs=slots)[3]
+    assert planned(llama(), GIB, max_model_len=(largest + 256) * slots, max_num_seqs=slots)[3]
+
+
 def test_a_context_that_is_not_given_is_fitted_to_the_memory() -> None:
     settings, _, pool, refusals = planned(llama(), GIB)
     assert settings.auto_length

@@ -236,6 +236,13 @@ def test_a_pool_smaller_than_the_context_starts_and_takes_shorter_requests() -> 
     assert (pool.max_model_len, pool.largest_max_model_len, refusals) == (1000, 1000, [])
 
 
+def test_a_pool_of_nothing_keeps_the_length_that_was_asked_for() -> None:
+    for available in (0, -GIB):
+        _, _, pool, refusals = planned(llama(), available, max_model_len=4096)
+        assert (pool.tokens, pool.max_model_len, pool.concurrency) == (0, 4096, 0.0)
+        assert [refusal.code for refusal in refusals] == ["no_kv_memory"]
+
+
 def test_no_memory_and_too_long_a_context_are_refused_in_the_engine_s_words() -> None:
     *_, refusals = planned(llama(), -GIB, gpu_memory_utilization=0.5)
     assert refusals[-1].message.startswith("Not enough memory. Please try to increase --mem-fraction-static.")

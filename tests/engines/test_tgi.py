@@ -87,6 +87,9 @@ def test_a_length_that_is_not_given_is_what_fits_and_a_given_one_is_refused() ->
     *_, refusals = planned(model, 1000 * 131072, max_model_len=4096)
     assert refusals[0].message == "Not enough memory to handle `max_total_tokens=4096`"
     assert refusals[0].fix.startswith("use --max-model-len 1000")
+    _, _, nothing, refusals = planned(model, 0)
+    assert (nothing.tokens, nothing.max_model_len) == (0, 131072)  # not "0 requests of 1 token"
+    assert [refusal.code for refusal in refusals] == ["no_kv_memory"]
 
 
 @pytest.mark.parametrize(("engine", "length"), [("tgi@1.4", 2048), ("tgi@2.0", 4096), ("tgi@2.4", 131072)])

@@ -103,6 +103,8 @@ def test_windows_have_pools_with_an_equal_share_of_the_memory_each() -> None:
 def test_a_length_beyond_the_pool_is_cut_not_refused() -> None:
     _, _, pool, refusals = planned(llama(max_position_embeddings=131072), 10 * 16 * MIB)
     assert (pool.max_model_len, pool.largest_max_model_len, refusals) == (320, 320, [])
+    _, _, nothing, _ = planned(llama(max_position_embeddings=131072), MIB)
+    assert (nothing.tokens, nothing.max_model_len) == (0, 131072)  # not "0 requests of 1 token"
 
 
 def test_a_pool_without_a_block_and_uneven_heads_are_refused() -> None:

@@ -394,3 +394,13 @@ def test_a_class_default_is_named_once_however_often_it_is_read(model_type: str)
     filled = model_from_config(config).filled
     assert filled
     assert len(filled) == len(set(filled))
+
+
+def test_an_assumed_architecture_needs_no_vocabulary_for_its_cache() -> None:
+    config = {
+        "model_type": "mystery", "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "hidden_size": 1024, "head_dim": 128, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    model = model_from_config(config, assume="full")
+    assert (model.vocab_size, len(model.layers)) == (0, 4)
+    assert model_from_config({**config, "vocab_size": 32000}, assume="full").vocab_size == 32000

@@ -128,7 +128,7 @@ def test_percentile_ceilings_add_prompt_and_output(request_of: MakeRequest) -> N
             output_lengths=parse_lengths("p50=200,p95=96,p99=8k".replace("p95=96", "p95=400"), "--output-lengths"),
         )
     )
-    assert plan.ceilings.lengths == (1000, 4400, 8192)  # p99 of the prompt is not given: full length
+    assert plan.ceilings.lengths == (1000, 4400, 8192)  # p99 of the prompt is not given: derived, and cut
     assert (plan.ceilings.p50, plan.ceilings.p95, plan.ceilings.p99) == (12287 // 63, 12287 // 275, 23)
 
 

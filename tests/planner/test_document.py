@@ -54,6 +54,16 @@ def test_every_key_is_there_when_it_fits(request_of: MakeRequest) -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 
 
+def test_a_block_whose_tokens_ranks_share_says_how_many(request_of: MakeRequest) -> None:
+    """The page is that of one rank, the block's tokens are those of all."""
+    request = request_of(gpu=gpu_named("h100"), tensor_parallel_size=16, decode_context_parallel_size=2)
+    plan = make_plan(request._replace(flags=request.flags._replace(max_model_len=8192)))
+    document: dict[str, Any] = plan_json(plan)
+    (group,) = document["kv"]["groups"]
+    assert (group["block_size"], group["sharing_ranks"], group["page_size_bytes"]) == (32, 2, 16 * 2 * 128 * 2)
+    assert "a page of 32 tokens over 2 ranks in one layer is 8 KiB" in "\n".join(explain(plan))
+
+
 def test_every_key_is_there_when_nothing_fits(request_of: MakeRequest) -> None:
     check(plan_json(make_plan(request_of(weights=500 * GIB, gpu=gpu_named("h100")))))
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvbudget.planner.build import make_plan
+from kvbudget.planner.hardware.gpus import gpu_named, gpus_named
 from kvbudget.planner.request import Finding, PlanRequest
 from kvbudget.planner.workload.margin import parse_margin
 from kvbudget.units import GIB, Bytes
@@ -134,3 +135,88 @@ def test_windows_without_a_card_say_that_the_batch_is_assumed(request_of: MakeRe
     assert "2,048" in finding(eight(request_of, config=windows), "batch_default_assumed").message
     for given in ({"config": windows, "max_num_batched_tokens": 4096}, {}):
         assert "batch_default_assumed" not in [one.code for one in make_plan(eight(request_of, **given)).findings]
+
+
+@pytest.mark.parametrize("split", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
+def test_slices_of_a_card_are_never_one_engine(request_of: MakeRequest, split: dict[str, int]) -> None:
+    half = gpus_named("h100:3g.40gb")[0]
+    request = request_of(gpu=half, gpus=2, max_model_len=8192, **split)
+    found = finding(request, "mig_slices_joined")
+    assert found.severity == "error"
+    assert "H100 80GB MIG 3g.40gb" in found.message
+    assert "replicas" in found.fix
+    for good in (
+        request_of(gpu=half, gpus=2, max_model_len=8192),
+        request_of(gpu=half, gpus=2, max_model_len=8192, data_parallel_size=2),
+        request_of(gpu=gpu_named("h100"), gpus=2, max_model_len=8192, **split),
+    ):
+        assert make_plan(good).fits
+
+
+def test_idle_cards_are_told_what_would_use_them(request_of: MakeRequest) -> None:
+    def fix(**given: Any) -> str:
+        return finding(request_of(**given), "gpus_idle").fix
+
+    h100, small = gpu_named("h100"), gpu_named("rtx-3090")
+    fits = fix(gpu=h100, gpus=8, max_model_len=8192)
+    assert "--tensor-parallel-size 8" in fits
+    assert "--data-parallel-size 8" in fits
+    large = fix(gpu=h100, gpus=2, weights=131 * GIB, max_model_len=8192)
+    assert "--tensor-parallel-size 2" in large
+    assert "--data-parallel-size" not in large
+    short = fix(gpu=small, gpus=2)  # 131,072 tokens do not fit one of them
+    assert "--tensor-parallel-size 2" in short
+    assert "--data-parallel-size" not in short
+    assert "--data-parallel-size 2" in fix(gpu=h100, gpus=5, tensor_parallel_size=2, max_model_len=8192)
+    assert "as replicas" in fix(gpu=gpus_named("h100:3g.40gb")[0], gpus=2, max_model_len=8192)
+    assert "servers" in finding(
+        request_of(gpu=h100, gpus=2, max_model_len=8192)._replace(engine="tgi"), "gpus_idle"
+    ).fix  # fmt: skip
+    assert fix(gpu=h100, gpus=2, max_model_len=8192) != fix(gpu=small, gpus=2)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_an_engine_that_starts_with_less_than_the_length_says_that_it_refuses_longer_requests(
+    engine: str, request_of: MakeRequest
+) -> None:
+    def at(length: int) -> PlanRequest:
+        return request_of(gpu=gpu_named("rtx-4090"), weights=8 * GIB, max_model_len=length)._replace(engine=engine)
+
+    found = finding(at(131072), "pool_below_max_model_len")
+    held = make_plan(at(131072)).pool.max_model_len
+    assert found.severity == "warning"
+    assert "131,072" in found.message
+    assert f"--max-model-len {held} " in found.fix
+    shorter = make_plan(at(held))
+    assert shorter.fits
+    assert "pool_below_max_model_len" not in [one.code for one in shorter.findings]
+    nothing = make_plan(request_of(gpu=gpu_named("t4"), max_model_len=131072)._replace(engine=engine))
+    assert not nothing.fits
+    assert "pool_below_max_model_len" not in [one.code for one in nothing.findings]
+    assert nothing.pool.max_model_len == 131072
+
+
+@pytest.mark.parametrize("engine", ["vllm@0.32", "tgi", "llamacpp"])
+def test_engines_that_refuse_or_fit_the_length_need_no_such_warning(engine: str, request_of: MakeRequest) -> None:
+    request = request_of(gpu=gpu_named("l40s"))._replace(engine=engine)
+    assert "pool_below_max_model_len" not in [one.code for one in make_plan(request).findings]
+
+
+@pytest.mark.parametrize(("target", "given"), [(4, {}), (4, {"max_num_seqs": 2}), (6, {"max_num_seqs": 3})])
+def test_llama_cpp_gets_more_slots_and_the_context_of_them(
+    target: int, given: dict[str, int], request_of: MakeRequest
+) -> None:
+    request = request_of(
+        gpu=gpu_named("h100"), weights=5 * GIB, max_model_len=8192, target_concurrency=target, **given
+    )._replace(engine="llamacpp")
+    fix = finding(request, "below_target_concurrency").fix
+    assert "fp8" not in fix
+    assert "shorten" not in fix
+    words = fix.split()
+    seqs, length = int(words[2]), int(words[4])
+    more = request._replace(flags=request.flags._replace(max_num_seqs=seqs, max_model_len=length))
+    plan = make_plan(more)
+    assert plan.fits, fix
+    assert plan.pool.max_model_len >= make_plan(request).pool.max_model_len
+    tight = request._replace(gpu=gpu_named("rtx-4070"))
+    assert "q8_0" in finding(tight._replace(target_concurrency=64), "below_target_concurrency").fix

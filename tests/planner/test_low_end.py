@@ -64,3 +64,25 @@ def test_a_pool_that_is_given_or_computed_has_no_low_end(request_of: MakeRequest
     assert make_plan(request_of(kv_cache_memory=Bytes(GIB), max_model_len=8192)).low_end is None
     measured = {"gpu_memory": Bytes(24 * GIB), "weights": 16 * GIB, "activation": Bytes(0), "overhead": Bytes(0)}
     assert make_plan(request_of(max_model_len=8192, **measured)).low_end is None
+
+
+def test_sequences_that_only_the_best_estimate_has_states_for_are_said_and_the_fix_holds_at_both_ends(
+    request_of: MakeRequest,
+) -> None:
+    states: dict[str, Any] = {
+        "model_type": "qwen3_5_text", "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32", "head_dim": 128,
+    }  # fmt: skip
+    refused = on_a_small_card(request_of, config=states, max_model_len=8192)
+    fix = next(f.fix for f in refused.findings if f.code == "max_num_seqs_beyond_states")
+    assert refused.low_end is not None
+    safe, best = refused.low_end.num_blocks, refused.pool.num_blocks
+    assert (
+        fix
+        == f"use --max-num-seqs {safe}, which also holds at the low end of the estimated memory (best estimate: {best})"
+    )
+    obeyed = on_a_small_card(request_of, config=states, max_model_len=8192, max_num_seqs=safe)
+    assert (obeyed.fits, warned(obeyed)) == (True, "")
+    bold = on_a_small_card(request_of, config=states, max_model_len=8192, max_num_seqs=best)
+    assert "each of which needs one for its recurrent state" in warned(bold)

@@ -13,7 +13,7 @@ from kvbudget.planner.request import Plan
 from kvbudget.report.charts import curve_spec, memory_spec, svg_of
 from kvbudget.report.html import html_report
 from kvbudget.report.markdown import markdown_report
-from kvbudget.report.png import HEIGHT, WIDTH, png_report
+from kvbudget.report.png import HEIGHT, WIDTH, _poster, png_report
 
 MakePlan = Callable[..., Plan]
 
@@ -68,3 +68,24 @@ def test_without_the_packages_the_error_says_what_to_install_and_markdown_still_
             report(plan_named("given"))
         assert package.replace("_", "-") in caught.value.message or package == "vl_convert"
     assert markdown_report(plan_named("given"))
+
+
+def test_no_label_of_the_memory_chart_crosses_the_lines_of_card_and_share(plan_named: MakePlan) -> None:
+    pytest.importorskip("altair")
+    spec = memory_spec(plan_named("fits"), width=640, height=320)
+    rows = next(rows for rows in spec["datasets"].values() if rows[0].get("key")) if "datasets" in spec else (
+        spec["layer"][0]["data"]["values"])  # fmt: skip
+    sides = {row["key"]: row["left"] for row in rows}
+    assert (sides["weights"], sides["kv"], sides["reserve"]) == (False, False, True)
+    assert "the engine takes 0.92 of the total" in rows[-1]["said"]
+
+
+def test_a_long_verdict_is_in_two_lines_and_what_to_do_stands_where_no_curve_is(plan_named: MakePlan) -> None:
+    pytest.importorskip("vl_convert")
+    plan = plan_named("over")
+    drawn = _poster(plan)
+    assert "error: no_kv_memory" in drawn
+    assert "Not one request of any length fits" in drawn
+    fix = next(finding.fix for finding in plan.findings if finding.severity == "error")
+    assert fix.split()[-1] in drawn
+    assert "…" not in drawn

@@ -57,7 +57,9 @@ def test_the_page_is_whole_loads_nothing_and_runs_nothing(plan_named: MakePlan, 
     tree = read(document)
     tags = [tag for tag, _ in tree.seen]
     assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base", "image", "use"} & set(tags)
-    assert not re.search(r"https?:|//[a-z]|@import|url\(|data:", document)
+    style = document[document.index("<style>") : document.index("</style>")]
+    markup = re.sub(r">[^<]*<", "><", document) + style  # an engine's own words may name a page, as text
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|data:", markup)
     assert not any(
         name in ("src", "href", "xlink:href", "style") or name.startswith("on") for _, a in tree.seen for name in a
     )

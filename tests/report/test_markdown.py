@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbudget.planner.request import Plan
+from kvbudget.report.html import html_report
 from kvbudget.report.markdown import markdown_report
 from kvbudget.report.section import Section
 
@@ -61,3 +62,17 @@ def test_what_does_not_fit_says_so_and_what_to_do_first(plan_named: MakePlan) ->
     assert "**DOES NOT FIT**" in top
     assert "no\\_kv_memory" in top or "no_kv_memory" in top
     assert "--tensor-parallel-size 2" in top
+
+
+def test_lines_with_numbers_of_their_own_are_not_numbered_twice(plan_named: MakePlan) -> None:
+    section = Section("Advice", lines=("now: 1 request", "1. first of all"), numbered=False)
+    text = markdown_report(plan_named("given"), [section])
+    assert "- now: 1 request\n- 1\\. first of all\n" in text
+    assert "| 1,024 | 47 | pool |" in text  # a plain number is none
+
+
+def test_lines_with_numbers_of_their_own_are_not_numbered_twice_on_a_page(plan_named: MakePlan) -> None:
+    pytest.importorskip("vl_convert")
+    section = Section("Advice", lines=("now: 1 request", "1. first of all"), numbered=False)
+    page = html_report(plan_named("given"), [section])
+    assert "<ul><li>now: 1 request</li><li>1. first of all</li></ul>" in page

@@ -14,8 +14,9 @@ from kvbudget.planner.explain import explain
 from kvbudget.planner.hardware.gpus import gpu_named
 from kvbudget.planner.request import Plan, PlanRequest
 from kvbudget.planner.workload.lengths import parse_lengths
+from kvbudget.report.contents import facts_of
 from kvbudget.report.text import plan_report
-from kvbudget.report.verdict import OUT_OF_MEMORY
+from kvbudget.report.verdict import OUT_OF_MEMORY, at_low_end, findings_told, limit_words, verdict_of
 from kvbudget.units import GIB, Bytes
 
 
@@ -116,7 +117,7 @@ def test_every_error_is_headed_on_purpose() -> None:
     warnings = {
         "gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name", "class_defaults_decide",
         "state_checkpoint_possible", "longer_than_class_default", "little_headroom", "batch_default_assumed",
-        "weights_doubtful",
+        "weights_doubtful", "pool_below_max_model_len",
     }  # fmt: skip
     assert found - warnings - OUT_OF_MEMORY == {
         "max_model_len_beyond_model", "heads_not_divisible", "kv_heads_not_divisible", "block_size_unsupported",
@@ -126,7 +127,8 @@ def test_every_error_is_headed_on_purpose() -> None:
         "hybrid_manager_needed", "stage_without_cache", "batched_tokens_below_length", "architecture_unknown_then",
         "dtype_unsupported", "kv_cache_dtype_unsupported", "architecture_contradicts_model_type",
         "draft_model_pipeline", "draft_tensor_parallel", "intermediate_size_not_divisible",
-        "quantised_block_not_divisible", "state_heads_not_divisible",
+        "quantised_block_not_divisible", "state_heads_not_divisible", "free_memory_below_share",
+        "mig_slices_joined",
     }  # fmt: skip
     assert found >= OUT_OF_MEMORY - {"beyond_the_card"}  # SGLang's
 
@@ -228,6 +230,110 @@ def test_the_longest_length_is_no_more_than_the_class_default_of_a_config_that_s
 def test_a_block_of_one_token_and_a_pool_of_one_block_are_singular() -> None:
     model = model_from_config({"model_type": "llama", "max_position_embeddings": 4096}, "m")
     plan = make_plan(PlanRequest(model, "sglang", EngineFlags(max_model_len=64), kv_cache_memory=Bytes(GIB)))
-    assert "1 token a block" in printed(plan, width=200)
+    assert "of 1 token, " in printed(plan, width=200)
     one = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=16, num_gpu_blocks_override=1)))
     assert "1 block (" in printed(one, width=200)
+
+
+def test_the_line_that_people_plan_with_shows_its_low_end_where_that_is_less() -> None:
+    model = model_from_config({"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 65536}, "m")
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=2048), gpu=gpu_named("rtx-4090")))
+    least = at_low_end(plan, 2048)
+    assert 0 < least < plan.ceilings.ceiling
+    assert f"of 2,048 tokens at once (limited by pool); {least} at the low end" in (
+        " ".join(printed(plan, width=200).split())
+    )
+    assert f"{least} at the low end" in verdict_of(plan).sentence
+    assert f"{least} at the low end" in facts_of(plan)[0].note
+    given = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=8192), kv_cache_memory=Bytes(8 * GIB)))
+    assert "low end" not in printed(given)
+
+
+def test_lengths_show_their_low_end_and_which_were_not_given() -> None:
+    model = model_from_config({"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 65536}, "m")
+    lengths = parse_lengths("p50=1k,p95=3k", "--prompt-lengths")
+    flags = EngineFlags(max_model_len=65536)
+    plan = make_plan(
+        PlanRequest(model, "vllm", flags, gpu=gpu_named("l40s"), prompt_lengths=lengths, output_lengths=lengths)
+    )
+    text = " ".join(printed(plan, width=200).split())
+    (_, _, p99), count = plan.ceilings.lengths, plan.ceilings.p99
+    assert p99 < 65536
+    assert f"p99: {count} of {p99:,} tokens (derived)" in text
+    lows = ", ".join(f"{at_low_end(plan, length):,}" for length in plan.ceilings.lengths)
+    assert f"; {lows} at the low end of the estimate" in text
+
+
+def test_the_tokens_of_the_log_are_no_headline() -> None:
+    model = model_from_config(GEMMA_LIKE, "windows")
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=32768), kv_cache_memory=Bytes(8 * GIB)))
+    assert f"{plan.pool.tokens:,}" not in verdict_of(plan).sentence
+    assert all(f"{plan.pool.tokens:,}" not in (fact.value, fact.note) for fact in facts_of(plan))
+    alike = plan_of(flags=EngineFlags(max_model_len=8192), kv_cache_memory=Bytes(8 * GIB))
+    assert facts_of(alike)[1].value == f"{alike.pool.tokens:,}"
+    lengths = parse_lengths("p50=100,p95=200,p99=300", "--prompt-lengths")
+    flags = EngineFlags(max_model_len=1024)
+    own = plan_of(flags=flags, kv_cache_memory=Bytes(8 * GIB), prompt_lengths=lengths, output_lengths=lengths)
+    assert facts_of(own)[1].value == f"{own.ceilings.p95:,}"
+    assert "of your p95 length (400)" in verdict_of(own).sentence or not own.fits
+
+
+def test_a_doubt_about_the_weights_comes_before_the_lack_that_they_cause() -> None:
+    model = model_from_config(
+        {"model_type": "llama", "num_key_value_heads": 8, "num_hidden_layers": 512}, "Some-Model-NVFP4"
+    )
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(), gpu=gpu_named("h100")))
+    told = findings_told(plan)
+    assert (told[0].code, told[1].severity) == ("quantisation_only_in_name", "error")
+    assert told[1].fix.startswith("first give the true weights (quantisation_only_in_name); else: ")
+    assert sorted(finding.code for finding in told) == sorted(finding.code for finding in plan.findings)
+    text = printed(plan)
+    assert text.index("quantisation_only_in_name") < text.index("error: ")
+    assert "true weights" in verdict_of(plan).sentence
+
+
+def test_block_sizes_that_differ_by_group_are_a_range() -> None:
+    config = GEMMA_LIKE | {
+        "model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+        "num_key_value_heads": 8, "num_hidden_layers": 30, "hidden_size": 2816, "num_attention_heads": 16,
+        "intermediate_size": 2112,
+    }  # fmt: skip
+    model = model_from_config(config, "m")
+    plan = make_plan(PlanRequest(model, "vllm", EngineFlags(max_model_len=8192), kv_cache_memory=Bytes(8 * GIB)))
+    sizes = {group.block_size for group in plan.stage.layout.groups}
+    assert len(sizes) > 1
+    assert f"of {min(sizes)} to {max(sizes)} tokens by group" in " ".join(printed(plan).split())
+
+
+def test_states_that_limit_are_said_in_words() -> None:
+    assert limit_words("state").startswith("the states")
+    assert (limit_words("pool"), limit_words("max_num_seqs")) == ("pool", "max_num_seqs")
+
+
+def test_slots_of_one_context_have_their_longest_length_each() -> None:
+    model = model_from_config({"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 65536}, "m")
+    flags = EngineFlags(max_model_len=8 * 4096, max_num_seqs=8)
+    plan = make_plan(PlanRequest(model, "llamacpp", flags, gpu=gpu_named("rtx-4090")))
+    longest = plan.pool.largest_max_model_len
+    said = f"up to {longest:,} tokens in each of 8 slots would fit (a context of {8 * longest:,})"
+    assert said in " ".join(printed(plan, width=200).split())
+
+
+def test_a_pool_without_blocks_is_not_requests_of_one_token() -> None:
+    plan = plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("t4"), overhead=Bytes(14 * GIB))
+    assert "full length       no request: nothing is left for the cache" in printed(plan)
+
+
+def test_the_line_of_a_pool_fits_80_columns() -> None:
+    text = printed(plan_of(flags=EngineFlags(max_model_len=512), gpu=gpu_named("h100")), width=80)
+    assert re.search(r"^pool +\d.* blocks .* of 16 tokens, .* a token *$", text, re.MULTILINE)
+
+
+def test_an_engine_that_cuts_the_length_has_a_shorter_one_at_the_low_end() -> None:
+    model = model_from_config({"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 131072}, "m")
+    plan = make_plan(PlanRequest(model, "sglang", EngineFlags(), gpu=gpu_named("rtx-4090")))
+    assert plan.low_end is not None
+    assert plan.pool.max_model_len > plan.low_end.max_model_len > 0
+    text = " ".join(printed(plan, width=200).split())
+    assert f"of {plan.pool.max_model_len:,} tokens (131,072 were asked for) at once" in text
+    assert f"; 1 of {plan.low_end.max_model_len:,} tokens at the low end of the estimate" in text

@@ -14,6 +14,7 @@ from kvbudget.errors import InputError, printable
 EXIT_GOOD = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
+_OBJECTS_BETWEEN = 50_000  # one plan makes fewer than this, and no garbage that is worth a look
 _LONGEST_SHOWN, _MOST_HINTS = 200, 8
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -129,6 +130,7 @@ def _run_command(argv: list[str]) -> int:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for an empty list
             parser.error(f"argument {word[:-3]}: expected one argument")
     args = parser.parse_args(argv[1:])
+    gc.set_threshold(_OBJECTS_BETWEEN)
     gc.enable()
     try:
         code: int = args.run(args)

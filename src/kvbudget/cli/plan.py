@@ -148,4 +148,4 @@ def _write_files(args: argparse.Namespace, found: Planned) -> None:
 def _sections(found: Planned) -> "tuple[Section, ...]":
     from kvbudget.report.section import Section
 
-    return tuple(Section(extra.title, lines=extra.lines) for extra in found.extras)
+    return tuple(Section(extra.title, lines=extra.lines, numbered=False) for extra in found.extras)

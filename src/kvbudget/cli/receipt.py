@@ -69,21 +69,28 @@ def run(args: argparse.Namespace) -> int:
             raise
         raise UnsupportedError(f"this log tells nothing of a KV cache pool; {died}", fix=_LESS_MEMORY) from None
     died = _out_of_memory(text, min((told.line for told in receipt.told), default=0))
-    budget = _budget(args, receipt)
+    started = not receipt.refusal and not died
+    budget = _budget(args, receipt, keep=args.write and started)
     comparison = compare(budget, receipt) if budget is not None else None
     apart = comparison.beyond(tolerance_of(budget, "receipt")) if budget is not None and comparison else []
     with written_out():
         if args.json:
             print(json.dumps(_document(args, receipt, comparison, apart, died), allow_nan=False))
         else:
-            lines = _text(receipt, comparison, apart, died) + ([f"kept in {args.budget}"] if args.write else [])
+            lines = _text(receipt, comparison, apart, died) + _kept(args, started=started)
             print("\n".join(map(printable, lines)))
     return 1 if receipt.refusal or died or apart else 0
 
 
-def _budget(args: argparse.Namespace, receipt: Receipt) -> Document | None:
-    """The budget beside which the receipt is shown; with --write it holds the receipt from then on."""
-    if args.budget is None or not args.write:
+def _kept(args: argparse.Namespace, *, started: bool) -> list[str]:
+    if not args.write:
+        return []
+    return [f"kept in {args.budget}"] if started else ["not kept: the engine did not start, so this is no receipt"]
+
+
+def _budget(args: argparse.Namespace, receipt: Receipt, *, keep: bool) -> Document | None:
+    """The budget beside which the receipt is shown; if `keep`, it holds the receipt from then on."""
+    if args.budget is None or not keep:
         return read_budget(args.budget) if args.budget is not None else None
     kept = {"added": today(), "source": printable(args.source[:200]), **receipt_document(receipt)}
     with changing(args.budget):  # two receipts at once must both be kept
@@ -110,7 +117,7 @@ def _document(
     if comparison is not None:
         document["comparison"] = comparison_document(comparison)
         document["apart"] = [row.what for row in apart]
-        document["written"] = bool(args.write)
+        document["written"] = bool(args.write) and not receipt.refusal and not died
     return document
 
 

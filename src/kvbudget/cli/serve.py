@@ -88,7 +88,8 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
     # A terminal that closes, or an operator's habit, must not end the gate.
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given))
+    again = asyncio.Event()  # a SIGHUP that came too early
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given, again))
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
     try:
@@ -110,6 +111,8 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         _tell_ready(service, as_json=args.json)
+        if again.is_set():
+            _reload(service, engine, given, again)
         await stop.wait()
         print("draining; once more to stop at once", file=sys.stderr, flush=True)
         drain = asyncio.create_task(service.drain(args.drain_seconds))
@@ -126,8 +129,11 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
     return 0 if clean else 1
 
 
-def _reload(service: "GateService | None", engine: "RunningEngine | None", given: argparse.Namespace) -> None:
-    """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing."""
+def _reload(
+    service: "GateService | None", engine: "RunningEngine | None", given: argparse.Namespace, again: asyncio.Event
+) -> None:
+    """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing. While the gate
+    still starts, `again` keeps it for later."""
     from kvbudget.edge.budget.reload import take_over
 
     log = logging.getLogger("kvbudget")
@@ -135,7 +141,8 @@ def _reload(service: "GateService | None", engine: "RunningEngine | None", given
     if path is None:
         log.warning("SIGHUP: started without --config, nothing to reload")
     elif service is None:
-        log.warning("SIGHUP: still starting; %s was read a moment ago", path)
+        again.set()
+        log.info("SIGHUP: still starting; %s is read again once it has", path)
     else:
         try:
             settings = settings_from(given)

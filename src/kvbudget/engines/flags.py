@@ -50,6 +50,7 @@ class EngineFlags(NamedTuple):
     speculation: Speculation | None = None
     enforce_eager: bool = False
     pp_layer_partition: tuple[int, ...] | None = None  # environment variable VLLM_PP_LAYER_PARTITION
+    enable_expert_parallel: bool = False
     # Engines other than vLLM
     value_cache_dtype: str | None = None  # llama.cpp --cache-type-v; K is kv_cache_dtype
     kv_unified: bool | None = None  # llama.cpp --kv-unified: one pool of cells for all slots
@@ -131,6 +132,8 @@ class Settings(NamedTuple):
     matrix_state_bytes: Bytes = Bytes(0)
     defaults_known: bool = True
     pp_layer_partition: tuple[int, ...] | None = None
+    data_parallel_size: int = 1
+    expert_parallel: bool = False
     asked_block_size: int = 0
     sm100: bool = False
     capability: tuple[int, int] = (0, 0)

@@ -40,7 +40,9 @@ class Pool(NamedTuple):
     `tokens` and `concurrency` are the figures of the start-up log: null block included, for `max_model_len` requests.
     `checked_blocks`: those that the engine's start check counts, which may be one more than are usable.
     `most_requests`: what other pools beside it (recurrent states, request slots) hold at most; 0: no such bound.
-    `stage_blocks`: what each pipeline stage would hold alone; empty: not told apart.
+    `max_model_len` and `largest_max_model_len` are of one request: in llama.cpp of a slot, whose flag says the context
+    of all slots together. `stage_blocks`: what each pipeline stage would hold alone, of
+    `stage_bytes` for its cache; both are empty where stages are not told apart.
     """
 
     stage: int
@@ -55,6 +57,7 @@ class Pool(NamedTuple):
     checked_blocks: Blocks
     most_requests: int = 0
     stage_blocks: tuple[int, ...] = ()
+    stage_bytes: tuple[int, ...] = ()
 
 
 class Engine(Protocol):

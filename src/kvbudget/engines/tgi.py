@@ -139,7 +139,7 @@ class Tgi:
         tokens = blocks * settings.block_size
         length = settings.max_model_len
         if settings.auto_length:  # warmup: max_total_tokens
-            length = Tokens(max(1, min(length, tokens)))
+            length = Tokens(min(length, tokens or length))
         need = layout.blocks_for(length)
         return Pool(
             stage=0,

@@ -142,7 +142,7 @@ class Trtllm:
             blocks = Blocks(settings.num_gpu_blocks_override)
         largest = Tokens(min(layout.largest_length(blocks), model.longest_given or blocks * settings.block_size))
         # _validate_and_adjust_attention_windows: a longer max_seq_len is cut, with a warning
-        length = Tokens(max(1, min(settings.max_model_len, blocks * settings.block_size)))
+        length = Tokens(min(settings.max_model_len, blocks * settings.block_size or settings.max_model_len))
         need = layout.blocks_for(length)
         share = available[tightest] // len(layout.groups)
         return Pool(

@@ -4,11 +4,13 @@ Entries: `parameters_of`, `weights_on_rank`, `draft_on_rank`, `share_of_checkpoi
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.model.fields import Fields
 from kvbudget.model.layers import Attention, Cache, Indexer, Latent, Layer, State
 from kvbudget.model.quantization import Quantization
+from kvbudget.model.same import Same
 from kvbudget.model.weights.attention import add_attention, add_indexer, add_latent, lender
 from kvbudget.model.weights.feedforward import FeedForward, add_feed_forward, feed_forward_of, has_experts
 from kvbudget.model.weights.matrices import LayerWeights, Matrix, Parts
@@ -18,6 +20,7 @@ from kvbudget.units import Bytes
 if TYPE_CHECKING:
     from kvbudget.model.weights.formats import Format
 
+_COUNTS_KEPT = 256  # results for one model and one split each
 # How families spell the number of experts of one token.
 _CHOSEN = (
     "num_experts_per_tok",
@@ -61,7 +64,7 @@ class Parameters(NamedTuple):
             self.embedding
             + self.tables
             + self.positions
-            + sum(layer.parameters for layer in self.layers)
+            + _in_layers(Same(self.layers))
             + self.top_whole
             + (self.head.parameters if self.head else 0)
             + self.head_bias
@@ -187,8 +190,12 @@ def experts_spread(parameters: Parameters, data_parallel: int) -> Parameters:
     vLLM 0.32 `model_executor/layers/fused_moe/config.py`: experts are split over tensor x data parallel ranks, whole
     ones with expert parallelism, slices of each without.
     """
-    if data_parallel == 1:
-        return parameters
+    return parameters if data_parallel == 1 else _spread(Same(parameters), data_parallel)
+
+
+@lru_cache(maxsize=_COUNTS_KEPT)
+def _spread(same: "Same[Parameters]", data_parallel: int) -> Parameters:
+    parameters = same.value
     layers = []
     for layer in parameters.layers:
         matrices = tuple(
@@ -255,11 +262,13 @@ def _layers(fields: Fields, rule: WeightRule, layers: tuple[Layer, ...], heads: 
     types = fields.texts("layer_types")
     lent: dict[str, Cache] = {}
     counted = []
-    by_index = rule.special in ("deepseek_v4", "zamba2")
+    by_index = len(layers) if rule.special == "zamba2" else 0  # so many layers at the start differ by their number
+    if rule.special == "deepseek_v4":
+        by_index = fields.optional_count("num_hash_layers", low=0) or 0
     for index, layer in enumerate(layers):
         cache = lender(layer.caches, types, index, lent)
         part = feed_forward_of(fields, rule, index, shared=layer.shared)
-        key = (layer, cache if layer.shared else None, part, index if by_index else 0)
+        key = (layer, cache if layer.shared else None, part, min(index, by_index))
         if key not in known:
             known[key] = _layer(fields, rule, layer, cache, part, heads, index)
         counted.append(known[key])
@@ -339,6 +348,12 @@ def _drafts(
     return tuple(counted)
 
 
+@lru_cache(maxsize=_COUNTS_KEPT)
+def _in_layers(same: "Same[tuple[LayerWeights, ...]]") -> int:
+    counted = {id(layer): layer.parameters for layer in same.value}
+    return sum(counted[id(layer)] for layer in same.value)
+
+
 def _embedding(fields: Fields, vocabulary: int, hidden: int) -> tuple[int, int]:
     """(embedding, projections to and from its own width): OPT-350M embeds in fewer channels than it works with."""
     width = fields.optional_count("word_embed_proj_dim") or hidden
@@ -413,6 +428,20 @@ def _layer_bytes(
     element_bytes: int,
 ) -> int:
     """Bytes of layers first..end on one rank; `offset` is added to their number in the checkpoint's names."""
+    return _counted_bytes(Same(layers), first, end, offset, Same(quantization), tensor_parallel, element_bytes)
+
+
+@lru_cache(maxsize=_COUNTS_KEPT)
+def _counted_bytes(
+    same_layers: "Same[tuple[LayerWeights, ...]]",
+    first: int,
+    end: int,
+    offset: int,
+    same_quantization: "Same[Quantization | None]",
+    tensor_parallel: int,
+    element_bytes: int,
+) -> int:
+    layers, quantization = same_layers.value, same_quantization.value
     known: dict[tuple[object, ...], int] = {}
     size = 0
     for index in range(first, end):

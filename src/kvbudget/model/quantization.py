@@ -32,7 +32,7 @@ class Target(NamedTuple):
 
 
 class Quantization(NamedTuple):
-    """What was read. `kv_cache_dtype`: "" when the checkpoint prescribes none, "?" when it is not clear.
+    """What was read. `kv_cache_dtype`: "" when the checkpoint prescribes none.
 
     `targets`: the first that means a matrix decides its format. `weights_unknown` says why weight bytes are not
     computed, "" when they are.
@@ -158,4 +158,4 @@ def _kv_cache_dtype(section: Mapping[str, object], method: str) -> str:
         return ""
     if method == "compressed-tensors":  # `model_executor/layers/attention/attention.py`: any scheme means fp8
         return "fp8"
-    return "?"
+    return ""  # read from modelopt and compressed-tensors checkpoints only: the model's own type

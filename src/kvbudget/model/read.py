@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kvbudget.errors import BadConfigError, BadValueError, MissingFieldError, UnsupportedError
 from kvbudget.model.attention import LARGEST_HEADS, assumed_layers
+from kvbudget.model.families.aliases import spelt_as_read
 from kvbudget.model.families.family import Family
 from kvbudget.model.families.lookup import family_of, near_names, text_inside
 from kvbudget.model.fields import LARGEST_COUNT, Fields
@@ -18,6 +19,7 @@ from kvbudget.model.quantization import Quantization, quantisation_named, quanti
 from kvbudget.model.weights.rules import RULES
 from kvbudget.units import Tokens
 
+_LONGEST_TYPE = 20
 _MOST_EXPERTS = 10_000
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
 _DECODER_INSIDE = ("cohere_asr", "nemotron_parse")  # the decoder is a part of its own
@@ -54,6 +56,10 @@ class Model(NamedTuple):
     are not counted, and then `weights_unknown` says why. `named_quantisation`: the word of a name that says the weights
     are quantised where config.json does not, else "". `experts_per_token` is 0 for dense models, and
     `expert_intermediate_size` is that of one routed expert. `multimodal`: the language model is part of a larger one.
+    `config_type`: the model_type at the top of config.json. `remote_model`: the checkpoint brings its model's own code.
+    `stored_dtype`: the type that config.json says that the weights have, in PyTorch's name; "" where it does not.
+    `assumed`: it was read with `assume`, on purpose, whatever its architecture.
+    `vocab_size` is 0 where an assumed architecture does not say it.
     """
 
     name: str
@@ -77,6 +83,10 @@ class Model(NamedTuple):
     expert_intermediate_size: int = 0
     multimodal: bool = False
     longest_default: Tokens | None = None
+    config_type: str = ""
+    remote_model: bool = False
+    stored_dtype: str = ""
+    assumed: bool = False
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -110,6 +120,11 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
             "config class, are missing",
             fix=f"{near_names(model_type)}; or assume full attention on purpose (--assume full)",
         )
+    spelt = spelt_as_read(text, model_type)
+    multimodal = text is not config
+    if not multimodal:
+        config = spelt
+    text = spelt
     fields = Fields(text, family.spelling, family.defaults)
     layers = family.layers(family, fields, model_type)
     drafts = family.draft_layers(family, fields, model_type) if family.draft_layers else ()
@@ -127,7 +142,7 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
         attention_heads=heads,
         hidden_size=hidden,
         intermediate_size=_widest(fields) or 4 * hidden,
-        vocab_size=fields.count("vocab_size"),
+        vocab_size=_vocabulary(fields, family),
         max_model_len=length,
         longest_given=given,
         longest_key=key,
@@ -138,9 +153,29 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
         named_quantisation="" if quantization else quantisation_named(name, config.get("_name_or_path")),
         experts_per_token=_experts_per_token(fields),
         expert_intermediate_size=_expert_size(fields),
-        multimodal=text is not config,
+        multimodal=multimodal,
         longest_default=default,
+        config_type=Fields(config, {}, {}).text("model_type"),
+        remote_model=_brings_code(config),
+        assumed=bool(assume),
+        stored_dtype=_stored_dtype(config) or _stored_dtype(text),
     )
+
+
+def _vocabulary(fields: Fields, family: Family) -> int:
+    """0 where it is not known: weights and the activation peak need it, the cache does not."""
+    return fields.optional_count("vocab_size") or 0 if family is _ASSUMED else fields.count("vocab_size")
+
+
+def _stored_dtype(config: Mapping[str, object]) -> str:
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.")[:_LONGEST_TYPE] if isinstance(named, str) else ""
+
+
+def _brings_code(config: Mapping[str, object]) -> bool:
+    """Whether auto_map names a model class; a damaged one may, which no plan depends on."""
+    named = config.get("auto_map")
+    return named is not None and (not isinstance(named, dict) or any(str(k).startswith("AutoModel") for k in named))
 
 
 def _filled(fields: Fields, layers: int, drafts: int) -> tuple[str, ...]:
@@ -154,6 +189,8 @@ def _text_part(config: Mapping[str, object], assume: str) -> tuple[Mapping[str, 
     """The object that describes the language model, and its model_type."""
     outer = Fields(config, {}, {})
     model_type = outer.text("model_type")
+    if not model_type and config.get("speculators_config") is not None:
+        raise _is_a_draft(config)
     if not model_type:
         raise BadConfigError(
             "config.json: model_type is missing, so the class defaults and layer kinds are unknown",
@@ -187,6 +224,18 @@ def _text_part(config: Mapping[str, object], assume: str) -> tuple[Mapping[str, 
     return (section if drafts is None else {"mtp_config": drafts, **section}), text_type
 
 
+def _is_a_draft(config: Mapping[str, object]) -> UnsupportedError:
+    from kvbudget.model.drafts import speculators_of
+
+    found = speculators_of(config)
+    verifier, method, tokens = found or ("its verifier", "eagle3", 1)
+    return UnsupportedError(
+        f"this is a draft in the speculators format, with which vLLM serves {verifier}",
+        fix=f'plan {verifier} with --speculative-config \'{{"method": "{method}", "num_speculative_tokens": {tokens}, '
+        '"model": "THIS FOLDER"}\'',
+    )
+
+
 def _section(fields: Fields) -> Mapping[str, object] | None:
     return next((s for s in (fields.section(key) for key in _TEXT_SECTIONS) if s is not None), None)
 
@@ -200,7 +249,7 @@ def _widest(fields: Fields) -> int | None:
 
 def _experts_per_token(fields: Fields) -> int:
     """How many routed experts a token goes through; 0 for a dense model."""
-    keys = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
+    keys = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_k", "moe_top_k")
     found = [fields.raw[key] for key in keys if type(fields.raw.get(key)) is int]
     return next((value for value in found if isinstance(value, int) and 0 < value <= _MOST_EXPERTS), 0)
 

@@ -7,9 +7,9 @@ from kvbudget.errors import BadValueError
 from kvbudget.planner.curve import whole_requests
 from kvbudget.planner.findings import findings_on, headroom_findings
 from kvbudget.planner.memory import graphs_beside, memory_of
-from kvbudget.planner.request import Ceilings, Finding, Memory, Plan, PlanRequest, TailWaste
+from kvbudget.planner.request import Amount, Ceilings, Finding, Memory, Plan, PlanRequest, TailWaste
 from kvbudget.pool.groups import Layout
-from kvbudget.units import Blocks, Tokens
+from kvbudget.units import GIB, Blocks, Tokens
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -25,8 +25,8 @@ def make_plan(request: PlanRequest) -> Plan:
     memories = memory_of(request, engine, settings, stages)
     pool = engine.pool(request.model, settings, stages, [memory.kv.bytes for memory in memories])
     memory, layout = memories[pool.stage], stages[pool.stage].layout
-    if memory.kv.source == "computed" and not memory.total.bytes and not engine.needs_memory:
-        memory = memory._replace(kv=memory.kv._replace(bytes=pool.bytes))
+    if not engine.needs_memory and request.kv_cache_memory is None:
+        memory = memory._replace(kv=_asked_for(memory, pool))
     ceilings, warnings = _ceilings(request, settings, layout, pool)
     refusals = engine.refusals(request.model, settings, stages, pool)
     if memory.usable.bytes:
@@ -40,14 +40,14 @@ def make_plan(request: PlanRequest) -> Plan:
         findings = [finding._replace(fix=fix) if finding.code == "no_kv_memory" else finding for finding in findings]
     low = None
     if memory.kv.low is not None and engine.needs_memory:
-        from kvbudget.planner.low_end import length_at_both_ends, low_end_findings, low_end_of
+        from kvbudget.planner.low_end import low_end_findings, low_end_of, safe_at_both_ends
 
         low = low_end_of(request, engine, settings, stages, memories, pool)
     if low is not None:
-        findings = [length_at_both_ends(finding, low) for finding in findings]
+        findings = [safe_at_both_ends(finding, low) for finding in findings]
         if not any(finding.severity == "error" for finding in findings):
             warnings += low_end_findings(request, engine, settings, memory, stages[pool.stage], pool, low, ceilings)
-    later = graphs_beside(request, engine, settings, stages[pool.stage], memory)
+    later = graphs_beside(request, engine, settings, stages[pool.stage], memory) if engine.name == "vllm" else None
     if later is not None:
         findings += headroom_findings(memory, later)
     findings += findings_on(request, engine.name, settings, memory, layout, pool, ceilings)
@@ -67,6 +67,17 @@ def make_plan(request: PlanRequest) -> Plan:
     )
 
 
+def _asked_for(memory: Memory, pool: Pool) -> Amount:
+    """Of an engine whose flags size the cache: what it takes, not what the card would leave for it. Where that is too
+    little, what is left, so that people see how little."""
+    if not memory.total.bytes:
+        return memory.kv._replace(bytes=pool.bytes)
+    if pool.bytes > memory.kv.bytes:
+        return memory.kv
+    left = memory.kv.bytes - pool.bytes
+    return Amount(pool.bytes, "computed", f"sized by the engine's flags; {left / GIB:.2f} GiB of the card stay free")
+
+
 def _refusal(refusal: Refusal, request: PlanRequest, engine: Engine) -> Finding:
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN makes a warning of one refusal (vLLM 0.32 config/model.py)."""
     beyond = refusal.code == "max_model_len_beyond_model"
@@ -83,28 +94,39 @@ def _beyond_the_card(memory: Memory) -> bool:
 
 
 def _split_that_fits(request: PlanRequest, engine: Engine, memory: Memory) -> str:
-    """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice."""
+    """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice; and the longest
+    requests that it would start with on the cards that are there."""
+    if request.gpu is not None and request.gpu.mig_profile:
+        return "take a larger slice or a whole card (slices are not joined to one engine), or quantise the weights"
     now = request.flags.tensor_parallel_size
     enough = now * memory.weights.bytes // memory.usable.bytes  # more ranks than these: weights split evenly at best
+    there = ""
     ranks = 1
     while ranks <= request.model.attention_heads:
-        if ranks > max(now, enough) and _starts_with(request, engine, ranks):
-            return (
-                f"use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the weights; "
-                "a larger share of the card would not be enough"
-            )
+        if ranks > max(now, enough):
+            starts, longest = _start_with(request, engine, ranks)
+            if starts:
+                return (
+                    f"{there}use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the "
+                    "weights; a larger share of the card would not be enough"
+                )
+            if longest and not there and ranks <= (request.gpus or 0):
+                there = f"use --tensor-parallel-size {ranks} with --max-model-len {longest} on the cards there are; or "
         ranks *= 2
-    return "quantise the weights, take a larger card or more pipeline stages: no number of ranks is enough"
+    return f"{there}quantise the weights, take a larger card or more pipeline stages: no number of ranks is enough"
 
 
-def _starts_with(request: PlanRequest, engine: Engine, ranks: int) -> bool:
+def _start_with(request: PlanRequest, engine: Engine, ranks: int) -> tuple[bool, int]:
+    """(whether the engine would start with so many ranks, the longest requests with which it would, 0: with none)."""
     request = request._replace(flags=request.flags._replace(tensor_parallel_size=ranks))
     card = request.gpu
     device = request.gpu_memory or (card.memory_bytes if card else 0)
     settings = engine.settle(request.model, request.flags, device, card.name if card else "")
     stages = engine.stages(request.model, settings)
     available = [memory.kv.bytes for memory in memory_of(request, engine, settings, stages)]
-    return not engine.refusals(request.model, settings, stages, engine.pool(request.model, settings, stages, available))
+    pool = engine.pool(request.model, settings, stages, available)
+    codes = {refusal.code for refusal in engine.refusals(request.model, settings, stages, pool)}
+    return not codes, pool.largest_max_model_len if codes <= {"max_model_len_too_large"} else 0
 
 
 def _check(request: PlanRequest) -> None:
@@ -139,7 +161,7 @@ def _check(request: PlanRequest) -> None:
 def _ceilings(request: PlanRequest, settings: Settings, layout: Layout, pool: Pool) -> tuple[Ceilings, list[Finding]]:
     """Whole requests at once, with the margin kept back."""
     longest = pool.max_model_len
-    warnings: list[Finding] = []
+    warnings = _left_out(request, longest)
     lengths = []
     for name, length in zip(("p50", "p95", "p99"), _percentiles(request, longest), strict=True):
         if length > longest:
@@ -184,23 +206,38 @@ def _margin_finding(layout: Layout, pool: Pool, kept: int) -> Finding:
 
 
 def _percentiles(request: PlanRequest, longest: int) -> tuple[int, int, int]:
-    """Tokens of a whole request at p50, p95, p99: of the real ones; else of the given percentiles, prompt and output
-    added as if long prompts had long outputs; else the longest."""
+    """Tokens of a whole request at p50, p95, p99: of the real ones as the engine serves them; else of the percentiles,
+    prompt and output added as if long prompts had long outputs; else the longest."""
     if request.requests:
         from kvbudget.planner.workload.lengths import SHARES, at_share
 
-        totals = sorted(prompt + output for prompt, output in request.requests)
-        p50, p95, p99 = (at_share(totals, share) for share in SHARES.values())
+        served = sorted(min(prompt + output, longest) for prompt, output in request.requests if prompt < longest)
+        p50, p95, p99 = (at_share(served, share) or longest for share in SHARES.values())
         return p50, p95, p99
-    prompts, outputs = request.prompt_lengths, request.output_lengths
-    if prompts is None or outputs is None:
+    if request.prompt_lengths is None or request.output_lengths is None:
         return longest, longest, longest
+    from kvbudget.planner.workload.percentiles import totals_of
 
-    def at(name: str) -> int:
-        prompt, output = prompts.at(name), outputs.at(name)
-        return longest if prompt is None or output is None else max(1, prompt + output)
+    return totals_of(request.prompt_lengths, request.output_lengths)
 
-    return at("p50"), at("p95"), at("p99")
+
+def _left_out(request: PlanRequest, longest: int) -> list[Finding]:
+    """Real requests that the engine refuses, or ends before their time; no ceiling counts those that it refuses."""
+    refused = sum(prompt >= longest for prompt, _ in request.requests)
+    ended = sum(prompt < longest < prompt + output for prompt, output in request.requests)
+    if not refused and not ended:
+        return []
+    said = [f"refused: {refused:,}, whose prompts alone are that long"] if refused else []
+    said += [f"cut at it: {ended:,}"] if ended else []
+    return [
+        Finding(
+            "length_beyond_max_model_len",
+            "warning",
+            f"{refused + ended:,} of {len(request.requests):,} requests are longer than max_model_len {longest:,}; "
+            f"{'; '.join(said)}; every number here is of what the engine serves",
+            "raise --max-model-len or shorten the requests",
+        )
+    ]
 
 
 def _tail_waste(request: PlanRequest, layout: Layout, ceilings: Ceilings, longest: int) -> TailWaste:

@@ -44,6 +44,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
                     "layers": group.layers,
                     "block_size": group.block_size,
                     "page_size_bytes": _page(group),
+                    **({"sharing_ranks": group.sharing_ranks} if group.sharing_ranks > 1 else {}),
                     "blocks_per_request": group.blocks_for(length),
                 }
                 for group in layout.groups

@@ -95,9 +95,10 @@ def _group_lines(plan: Plan) -> list[str]:
             how = f"{length:,} / {group.block_size:,} rounded up"
         times = f"{count} groups of" if count > 1 else "a group of"
         layers, tokens = _plural("layer", group.layers), _plural("token", group.block_size)
+        shared = f" over {group.sharing_ranks} ranks" if group.sharing_ranks > 1 else ""
         lines.append(
-            f"{times} {group.layers} {group.kind} {layers}, a page of {group.block_size:,} {tokens} in one layer is "
-            f"{format_size(group.page_size_bytes)}: {blocks:,} {_plural('block', blocks)} a request ({how})"
+            f"{times} {group.layers} {group.kind} {layers}, a page of {group.block_size:,} {tokens}{shared} in one "
+            f"layer is {format_size(group.page_size_bytes)}: {blocks:,} {_plural('block', blocks)} a request ({how})"
         )
     return lines
 
@@ -157,7 +158,7 @@ def _pool_lines(plan: Plan) -> list[str]:
         f"blocks of a request of {pool.max_model_len:,} tokens: {per_request:,}",
         f"as the engine prints it: {printed}",
         f"whole requests at once: {usable} // {per_request:,}, {most} = {ceilings.ceiling:,} (limited by "
-        f"{ceilings.limited_by})",
+        f"{'states' if ceilings.limited_by == 'state' else ceilings.limited_by})",
         f"slots wasted at the tail of {_typical(plan)}: {waste.slots:,} ({waste.fraction:.2%})",
         f"longest max_model_len that starts: {pool.largest_max_model_len:,}",
         *totals,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kvbudget.planner.hardware.estimates import Interval
 
 _ANY_NUMBER = 10**15
+_LENGTH_FLAGS = {"sglang": " (--context-length)", "trtllm": " (--max_seq_len)"}
+_CELLS = 256  # llama.cpp rounds a slot's context up to a multiple (src/llama-context.cpp)
 _HARDLY_LESS = 0.75  # a request of half the length that still holds more than this share of a whole one
 
 
@@ -27,7 +29,8 @@ def findings_on(
 ) -> list[Finding]:
     """Hardware, wishes, names and defaults, in this order."""
     return [
-        *_hardware_findings(request, settings, memory),
+        *_hardware_findings(request, engine_name, settings, memory, pool),
+        *_cut_findings(engine_name, settings, pool),
         *_batch_findings(request, engine_name, settings, layout),
         *_target_findings(request, engine_name, settings, layout, pool, ceilings),
         *_name_findings(request, memory),
@@ -57,9 +60,23 @@ def _share_below(memory: Memory, kept: int) -> float:
     return max(1, 100 * (memory.total.bytes - kept) // memory.total.bytes) / 100
 
 
-def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory) -> list[Finding]:
+def _hardware_findings(
+    request: PlanRequest, engine_name: str, settings: Settings, memory: Memory, pool: Pool
+) -> list[Finding]:
     found = []
-    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size * request.flags.data_parallel_size
+    each = settings.tensor_parallel_size * settings.pipeline_parallel_size
+    ranks = each * request.flags.data_parallel_size
+    if request.gpu is not None and request.gpu.mig_profile and each > 1:
+        found.append(
+            Finding(
+                "mig_slices_joined",
+                "error",
+                f"{each} ranks on MIG slices ({request.gpu.name}): a process sees one slice only, and slices have no "
+                "way to each other: they cannot be one engine (NVIDIA MIG User Guide: no peer-to-peer between "
+                "instances)",
+                "take a larger slice or a whole card, with one rank; or one engine on each slice, as replicas",
+            )
+        )
     if request.gpus is not None and ranks > request.gpus:
         found.append(
             Finding(
@@ -75,7 +92,7 @@ def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory)
                 "gpus_idle",
                 "warning",
                 f"{ranks} of {request.gpus} GPUs are used",
-                "raise --tensor-parallel-size, or --data-parallel-size: engines beside one another, whose ceilings add",
+                _idle_fix(request, engine_name, settings, memory, pool),
             )
         )
     given = request.kv_cache_memory
@@ -90,6 +107,45 @@ def _hardware_findings(request: PlanRequest, settings: Settings, memory: Memory)
             )
         )
     return found
+
+
+def _idle_fix(request: PlanRequest, engine_name: str, settings: Settings, memory: Memory, pool: Pool) -> str:
+    """What would use all cards: ranks of one engine where one alone lacks room, else engines beside one another too."""
+    cards, stages = request.gpus or 1, settings.pipeline_parallel_size
+    alone = memory.kv.bytes > 0 and pool.blocks_per_request <= pool.checked_blocks
+    if request.gpu is not None and request.gpu.mig_profile:
+        return "start one engine on each slice, as replicas: slices cannot be joined" if alone else "take larger slices"
+    if engine_name == "llamacpp":
+        return f"--pipeline-parallel-size {cards}: all cards hold layers, and the cache of theirs"
+    heads, widest = request.model.attention_heads, settings.tensor_parallel_size
+    while 2 * widest * stages <= cards and heads % (2 * widest) == 0:
+        widest *= 2
+    wider = f"--tensor-parallel-size {widest}" if widest > settings.tensor_parallel_size else "more ranks"
+    if not alone:
+        return (
+            f"raise the ranks of one engine ({wider}): its weights are split over them; engines beside one another "
+            "would each lack the same room"
+        )
+    engines = cards // (settings.tensor_parallel_size * stages)
+    beside = f"--data-parallel-size {engines}" if engine_name != "tgi" else f"{engines} servers"
+    return f"{wider}: one engine with more room for its cache; or {beside}: engines whose ceilings add"
+
+
+def _cut_findings(engine_name: str, settings: Settings, pool: Pool) -> list[Finding]:
+    """Engines that start with a pool smaller than max_model_len, and serve what it holds."""
+    if settings.auto_length or not 0 < pool.max_model_len < settings.max_model_len or pool.num_blocks <= 0:
+        return []
+    flag = _LENGTH_FLAGS.get(engine_name, "")
+    return [
+        Finding(
+            "pool_below_max_model_len",
+            "warning",
+            f"the pool holds {pool.tokens:,} tokens, not the {settings.max_model_len:,} of max_model_len: it starts, "
+            f"but refuses prompts that reach {pool.max_model_len:,} tokens, and ends answers there",
+            f"use --max-model-len {pool.max_model_len}{flag} to say so, or make room: an 8-bit KV cache, quantised "
+            "weights, more cards",
+        )
+    ]
 
 
 def _batch_findings(request: PlanRequest, engine_name: str, settings: Settings, layout: Layout) -> list[Finding]:
@@ -195,7 +251,9 @@ def _target_findings(
     where = f" on {engines} engines" if engines > 1 else ""
     wanted = -(-target // engines)
     more = _more_from_pool(engine_name, settings, layout, length, now.limited_by)
-    if now.limited_by == "max_num_seqs":
+    if engine_name == "llamacpp":
+        more = _more_slots(wanted, length, pool)
+    elif now.limited_by == "max_num_seqs":
         by_pool = whole_requests(layout, usable, _ANY_NUMBER, length, pool.most_requests).requests
         if by_pool >= wanted:
             more = f"raise --max-num-seqs to {wanted}: the pool would hold {by_pool:,} such requests"
@@ -211,6 +269,22 @@ def _target_findings(
             more,
         )
     ]
+
+
+def _more_slots(wanted: int, length: int, pool: Pool) -> str:
+    """llama.cpp: the context is shared out over the slots, so that one goes up with the other."""
+    cells = wanted * (-(-length // _CELLS) * _CELLS)
+    more = (
+        f"use --max-num-seqs {wanted} --max-model-len {cells} (--parallel, --ctx-size): {length:,} cells for each slot"
+    )
+    if cells <= pool.checked_blocks:
+        return more
+    held = pool.checked_blocks // wanted // _CELLS * _CELLS
+    return (
+        f"{more}, of which memory holds about {pool.checked_blocks:,} in all: {held:,} a slot with --max-model-len "
+        f"{held * wanted}; --cache-type-k q8_0 --cache-type-v q8_0 make almost twice as many of it, so do more cards "
+        "(--pipeline-parallel-size)"
+    )
 
 
 def _more_from_pool(engine_name: str, settings: Settings, layout: Layout, length: int, limited_by: str) -> str:

@@ -1,16 +1,21 @@
 """Decides what of a plan would not hold at the low end of its estimated memory, and what would hold at both ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Engine, Pool, Stage
 from kvbudget.planner.curve import whole_requests
 from kvbudget.planner.request import Ceilings, Finding, Memory, PlanRequest
+from kvbudget.pool.groups import LayerKind
 from kvbudget.units import GIB
 
 _MOST_UTILIZATION = 0.98  # more leaves nothing for what an engine allocates late
-_USE_LENGTH = "use --max-model-len "
+# Findings whose fix is one number, and what of the pool at the low end that number may be.
+_SAFE_VALUES: dict[str, Callable[[Pool], tuple[str, int]]] = {
+    "max_model_len_too_large": lambda low: ("use --max-model-len ", low.largest_max_model_len),
+    "max_num_seqs_beyond_states": lambda low: ("use --max-num-seqs ", low.num_blocks),
+}
 _MEASURE = "give --activation and --overhead of a start-up log, which end the estimate"
 
 
@@ -43,6 +48,8 @@ def low_end_findings(
     """Warnings of a plan that fits: a length, or a target, that only the best estimate of the memory carries."""
     if low.blocks_per_request > low.checked_blocks and low.largest_max_model_len < pool.max_model_len:
         return [_length_finding(request, engine, settings, memory, stage, pool, low)]
+    if _lacks_states(request, engine, settings, stage, low):
+        return [_states_finding(memory, settings, low)]
     target, engines = request.target_concurrency, request.flags.data_parallel_size
     kept = request.margin.of(low.usable_blocks) if request.margin else 0
     held = (
@@ -67,14 +74,35 @@ def low_end_findings(
     ]
 
 
-def length_at_both_ends(finding: Finding, low: Pool) -> Finding:
-    """The advice to shorten max_model_len, with a length that is also enough where less memory is left."""
-    if finding.code != "max_model_len_too_large" or not finding.fix.startswith(_USE_LENGTH):
+def _lacks_states(request: PlanRequest, engine: Engine, settings: Settings, stage: Stage, low: Pool) -> bool:
+    if not any(group.kind is LayerKind.MAMBA for group in stage.layout.groups):
+        return False
+    alone = low._replace(stage=0, stage_blocks=(low.num_blocks,))
+    refusals = engine.refusals(request.model, settings, [stage], alone)
+    return any(refusal.code == "max_num_seqs_beyond_states" for refusal in refusals)
+
+
+def _states_finding(memory: Memory, settings: Settings, low: Pool) -> Finding:
+    return Finding(
+        "fits_only_at_best_estimate",
+        "warning",
+        f"{_at_low_end(memory)} there are {low.num_blocks:,} blocks for {settings.max_num_seqs:,} sequences, each of "
+        "which needs one for its recurrent state: it would not start",
+        f"--max-num-seqs {low.num_blocks} holds at both ends; {_MEASURE}",
+    )
+
+
+def safe_at_both_ends(finding: Finding, low: Pool) -> Finding:
+    """The advice to shorten max_model_len, or to run fewer sequences, that is also enough where less memory is left."""
+    if finding.code not in _SAFE_VALUES:
         return finding
-    best, safe = finding.fix.removeprefix(_USE_LENGTH), low.largest_max_model_len
+    flag, safe = _SAFE_VALUES[finding.code](low)
+    if not finding.fix.startswith(flag):
+        return finding
+    best = finding.fix.removeprefix(flag)
     if not best.isdigit() or not 0 < safe < int(best):
         return finding
-    said = f"{_USE_LENGTH}{safe}, which also holds at the low end of the estimated memory (best estimate: {best})"
+    said = f"{flag}{safe}, which also holds at the low end of the estimated memory (best estimate: {best})"
     return finding._replace(fix=said)
 
 

@@ -36,6 +36,7 @@ class Group(NamedTuple):
     What a sequence holds: blocks of all its tokens, or of at most `most_tokens` of them (a window, a chunk, and what
     is in flight), and `extra_blocks` more; or `fixed_blocks` whatever its length (a recurrent state, an encoder's
     output). 0: no such bound. `window`: tokens of the window or chunk itself, to call it by; 0: it has none.
+    `sharing_ranks`: so many context-parallel ranks share the tokens of a block; its bytes are those of one of them.
     """
 
     kind: LayerKind
@@ -47,6 +48,7 @@ class Group(NamedTuple):
     extra_blocks: Blocks = Blocks(0)
     fixed_blocks: Blocks = Blocks(0)
     window: Tokens = Tokens(0)
+    sharing_ranks: int = 1
 
     @property
     def bytes_per_block(self) -> Bytes:
@@ -60,6 +62,35 @@ class Group(NamedTuple):
         if self.most_tokens and tokens > self.most_tokens:
             tokens = self.most_tokens
         return Blocks(blocks_for(tokens, self.block_size) + self.extra_blocks)
+
+    def admission_blocks(self, tokens: int, longest: int) -> Blocks:
+        """Blocks that must be free before a sequence of `tokens` tokens may start, none of it computed yet: those of
+        all its tokens, or of the most that one of `longest` tokens ever holds at once.
+
+        vLLM 0.32 `v1/core/single_type_kv_cache_manager.py: get_num_blocks_to_allocate`, with its admission cap. Less
+        than `blocks_for` for a short sequence with a window: that one counts a window that begins inside a block.
+        """
+        blocks = self.fixed_blocks or blocks_for(tokens, self.block_size)
+        return min(blocks, self.blocks_for(longest)) if self.most_tokens else blocks
+
+    def skipped_tokens(self, computed: int) -> int:
+        """Leading tokens that the next one no longer looks at, once `computed` are computed; whole blocks of them are
+        given back (vLLM 0.32 `get_num_skipped_tokens`). A state needs only that of the last token."""
+        if self.kind is LayerKind.MAMBA:
+            return max(0, computed - 1)
+        if not self.window:
+            return 0
+        if self.kind is LayerKind.CHUNKED:
+            return computed // self.window * self.window
+        return max(0, computed - self.window + 1)
+
+    @property
+    def reuse_blocks(self) -> Blocks:
+        """Blocks before a position that must be there to go on from it: those of a window, the one state, or none
+        in particular because all are kept (0)."""
+        if self.kind is LayerKind.MAMBA:
+            return Blocks(1)
+        return blocks_for(self.window - 1, self.block_size) if self.window else Blocks(0)
 
 
 class Content(NamedTuple):

@@ -39,13 +39,14 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 _FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 _POINTS_PER_DOUBLING = 16
 _LONG_STEP = 2  # so few requests hold over a wide range of lengths
+_NEAR_THE_END, _AT_THE_END, _ROOM_FOR_A_LABEL = 0.6, 0.85, 0.25  # of the whole axis
 _NEAR = 1.3  # lengths whose labels would lie on one another
 _INSTALL = "pip install 'kvbudget[report]' (in a checkout: '.[report]')"
 
 
 def memory_spec(plan: Plan, *, width: int, height: int) -> Spec:
     """A Vega-Lite specification: bars from 0 to the card's end, each part where the one before it ended."""
-    alt = _altair()
+    alt = altair_module()
     rows, at = [], 0
     for part in parts_of(plan):
         size = max(0, part.amount.bytes)
@@ -57,36 +58,46 @@ def memory_spec(plan: Plan, *, width: int, height: int) -> Spec:
         at += size
     total, usable = plan.memory.total.bytes, plan.memory.usable.bytes
     if usable and total > max(at, usable):
-        rows.append(_bar("reserve", "left alone", max(at, usable), total, gib(total - max(at, usable))))
+        said = f"{gib(total - max(at, usable))}: the engine takes {plan.memory.usable.note}"
+        rows.append(_bar("reserve", "kept free", max(at, usable), total, said))
     order = [row["part"] for row in rows]
     end = max(at, total) / GIB or 1
+    for row in rows:  # a label is left of a bar that ends near the lines of card and share, which it would cross
+        row["left"] = row["to"] > _NEAR_THE_END * end and row["from"] > _ROOM_FOR_A_LABEL * end
+    crowded = any(row["to"] > _AT_THE_END * end and not row["left"] for row in rows)
     keys = [row["key"] for row in rows]
     base = alt.Chart(alt.Data(values=rows))
     y = alt.Y("part:N", sort=order, title=None, axis=alt.Axis(labelFontSize=13, ticks=False, domain=False, grid=False))
-    x = alt.X("from:Q", title="GiB of one GPU", scale=alt.Scale(domain=[0, end * 1.16], nice=False))
+    x = alt.X(
+        "from:Q", title="GiB of one GPU", scale=alt.Scale(domain=[0, end * (1.4 if crowded else 1.06)], nice=False)
+    )
     bars = base.mark_bar(height=alt.RelativeBandSize(0.62), cornerRadius=2).encode(
         x=x,
         x2="to:Q",
         y=y,
         color=alt.Color("key:N", scale=alt.Scale(domain=keys, range=[COLOURS[k] for k in keys]), legend=None),
     )
-    text = base.mark_text(align="left", dx=6, fontSize=13, color=COLOURS["ink"]).encode(
-        x=alt.X("to:Q"), y=y, text="said:N"
-    )
-    layers = [bars, text]
+    style = {"fontSize": 13, "color": COLOURS["ink"]}
+    labels = [
+        base.transform_filter(test)
+        .mark_text(align=align, dx=shift, **style)
+        .encode(x=alt.X(f"{edge}:Q"), y=y, text="said:N")
+        for test, align, shift, edge in (("!datum.left", "left", 6, "to"), ("datum.left", "right", -6, "from"))
+    ]
+    layers = [bars, *labels]
     layers += [
         _limit(alt, "x", size / GIB, name) for size, name in ((total, "card"), (usable, "usable")) if usable and size
     ]
-    return _finished(alt.layer(*layers), width, height)
+    return finished_chart(alt.layer(*layers), width, height)
 
 
 def curve_spec(plan: Plan, *, width: int, height: int) -> Spec:
     """A Vega-Lite specification: requests at once by length, both axes logarithmic, the lengths that matter marked."""
-    alt = _altair()
+    alt = altair_module()
     points = [point for point in concurrency_curve(plan, per_doubling=_POINTS_PER_DOUBLING) if point.requests]
     if not points:
         note = alt.Chart(alt.Data(values=[{"text": "Not one request of any length fits."}]))
-        return _finished(note.mark_text(fontSize=15, color=COLOURS["limit"]).encode(text="text:N"), width, height)
+        return finished_chart(note.mark_text(fontSize=15, color=COLOURS["limit"]).encode(text="text:N"), width, height)
     rows = [{"length": point.length, "requests": point.requests} for point in points]
     lengths = [row["length"] for row in rows]
     most = max(row["requests"] for row in rows)
@@ -131,7 +142,7 @@ def curve_spec(plan: Plan, *, width: int, height: int) -> Spec:
                 .mark_text(align=align, dx=6, dy=shift, fontSize=12.5, color=COLOURS["ink"])
                 .encode(x=x, y=y, text="said:N")
             )
-    return _finished(alt.layer(*layers), width, height)
+    return finished_chart(alt.layer(*layers), width, height)
 
 
 def svg_of(spec: Spec) -> str:
@@ -208,7 +219,8 @@ def _ones_twos_fives(most: int) -> list[int]:
     return [number for number in found if number <= most * 1.9]
 
 
-def _finished(chart: "altair.Chart | altair.LayerChart", width: int, height: int) -> Spec:
+def finished_chart(chart: "altair.Chart | altair.LayerChart", width: int, height: int) -> Spec:
+    """The specification in our style, fitted into so many pixels."""
     spec: Spec = (
         chart.properties(width=width, height=height, autosize={"type": "fit", "contains": "padding"})
         .configure(background="transparent", font=_FONT, padding=8)
@@ -230,7 +242,8 @@ def _finished(chart: "altair.Chart | altair.LayerChart", width: int, height: int
     return spec
 
 
-def _altair() -> Any:
+def altair_module() -> Any:
+    """The library that writes specifications. Raises UnsupportedError when it is not installed."""
     try:
         import altair
     except ImportError as error:

@@ -11,7 +11,17 @@ from kvbudget.planner.sensitivity import Change, sensitivity
 from kvbudget.report.amounts import gib, interval_text, parts_of, ratio_text
 from kvbudget.report.groups import group_lines, group_words
 from kvbudget.report.section import Section
-from kvbudget.report.verdict import Verdict, counted, place_of, together, verdict_of
+from kvbudget.report.verdict import (
+    Verdict,
+    at_low_end,
+    counted,
+    findings_told,
+    least_words,
+    limit_words,
+    place_of,
+    together,
+    verdict_of,
+)
 from kvbudget.units import format_size
 
 MEMORY_CHART = "memory"
@@ -53,7 +63,7 @@ def report_of(plan: Plan, extras: Sequence[Section] = ()) -> Report:
         verdict=verdict_of(plan),
         facts=facts_of(plan),
         opening=(_memory(plan), _curve(plan), _groups(plan)),
-        findings=plan.findings,
+        findings=findings_told(plan),
         closing=tuple(closing),
     )
 
@@ -66,21 +76,52 @@ def facts_of(plan: Plan) -> tuple[Fact, ...]:
     between = interval_text(memory.kv)
     constant = sum(content.constant_bytes for content in layout.stored)
     rate = f"{format_size(layout.bytes_per_token)} for each further token"
+    least = least_words(plan)
+    low = f"; {least}" if least else ""
+    short = plan.low_end.largest_max_model_len if plan.low_end else pool.largest_max_model_len
     return (
         Fact(
             "requests at once",
             f"{ceilings.ceiling:,}",
-            f"of {pool.max_model_len:,} tokens; limited by {ceilings.limited_by}{together(plan, ceilings.ceiling)}",
+            f"of {pool.max_model_len:,} tokens{low}; limited by {limit_words(ceilings.limited_by)}"
+            f"{together(plan, ceilings.ceiling)}",
         ),
-        Fact("tokens in the pool", f"{pool.tokens:,}", f"{pool.num_blocks:,} blocks; as its log prints it"),
+        _second(plan),
         Fact(
             "KV cache on each GPU",
-            f"{gib(memory.kv.bytes)} GiB",
-            f"{share}{memory.kv.source}{f' ({between})' if between else ''}",
+            f"{gib(max(0, memory.kv.bytes))} GiB",
+            f"{share}{memory.kv.source}{f' ({between})' if between else ''}"
+            if memory.kv.bytes > 0
+            else f"{share}{gib(-memory.kv.bytes)} GiB too little for the weights and the rest",
         ),
         Fact("one full request", format_size(one), rate + (f", {format_size(constant)} of state" if constant else "")),
-        Fact("longest context", f"{pool.largest_max_model_len:,}", "largest max_model_len that starts"),
+        Fact(
+            "longest context",
+            f"{pool.largest_max_model_len:,}",
+            "largest max_model_len that starts"
+            + (f"; {short:,} at the low end" if short < pool.largest_max_model_len else ""),
+        ),
     )
+
+
+def _second(plan: Plan) -> Fact:
+    """The lengths that requests have, where they are known; else the pool: in tokens only where every token is alike,
+    for what the log calls tokens is else a share of a full request."""
+    pool, ceilings = plan.pool, plan.ceilings
+    if plan.request.knows_lengths:
+        (p50, p95, p99), least = ceilings.lengths, at_low_end(plan, ceilings.lengths[1])
+        low = f"; {least:,} at the low end" if least < ceilings.p95 else ""
+        return Fact(
+            "at once, of your p95 length",
+            f"{ceilings.p95:,}",
+            f"of {p95:,} tokens{low}; p50 ({p50:,}): {ceilings.p50:,}, p99 ({p99:,}): {ceilings.p99:,}"
+            f"{together(plan, ceilings.p95)}",
+        )
+    if not pool.num_blocks:
+        return Fact("blocks in the pool", "0", "nothing is left for the cache")
+    if len(plan.stage.layout.groups) == 1 and plan.stage.layout.growing:
+        return Fact("tokens in the pool", f"{pool.tokens:,}", f"{pool.num_blocks:,} blocks; as its log prints it")
+    return Fact("blocks in the pool", f"{pool.num_blocks:,}", f"{pool.blocks_per_request:,} for each full request")
 
 
 def _memory(plan: Plan) -> Section:

@@ -1,6 +1,6 @@
 """Decides how a report looks as one HTML file: it loads nothing, runs no script, is light or dark, and prints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from kvbudget.planner.request import Finding, Plan
@@ -48,6 +48,19 @@ def html_report(plan: Plan, extras: Sequence[Section] = ()) -> str:
         _findings(report.findings),
         *(_section(section, "") for section in report.closing),
     ]
+    return html_page(title, body)
+
+
+def html_sections(title: str, kicker: str, sections: Sequence[Section], charts: Mapping[str, tuple[str, str]]) -> str:
+    """A page of a title and sections. `charts`: name in a section -> (SVG, what it shows)."""
+    figures = {name: _figure(svg, label) for name, (svg, label) in charts.items()}
+    body = ["<header>", f"<p class=kicker>{escape(kicker)}</p>", f"<h1>{escape(title)}</h1>", "</header>"]
+    body += [_section(section, figures.get(section.chart, "")) for section in sections]
+    return html_page(title, body)
+
+
+def html_page(title: str, body: Sequence[str]) -> str:
+    """The whole document around `body`, which is markup."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -69,7 +82,8 @@ def _section(section: Section, figure: str) -> str:
     if section.header:
         parts.append(_table(section))
     if section.lines:
-        parts.append("<ol>" + "".join(f"<li>{escape(line)}</li>" for line in section.lines) + "</ol>")
+        kind = "ol" if section.numbered else "ul"
+        parts.append(f"<{kind}>" + "".join(f"<li>{escape(line)}</li>" for line in section.lines) + f"</{kind}>")
     parts.append("</section>")
     return "\n".join(part for part in parts if part)
 
@@ -155,20 +169,21 @@ dd{margin:0;font-size:23px;font-weight:600;font-variant-numeric:tabular-nums}
 dd small{display:block;color:var(--faint);font-size:12.5px;font-weight:400;line-height:1.4}
 section{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:20px 22px;margin:0 0 18px}
 section p{margin:0 0 12px;max-width:78ch}
-figure{margin:0 0 14px}svg{display:block;width:100%;height:auto}
+figure{margin:0 0 14px;overflow-x:auto}svg{display:block;width:100%;min-width:820px;height:auto}
 .scroll{overflow-x:auto}
 table{width:100%;border-collapse:collapse;font-size:14px}
 th,td{padding:7px 10px;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid)}
 thead th{color:var(--faint);font-weight:500;border-bottom-color:var(--axis)}
 tbody th{font-weight:500}tbody tr:last-child>*{border-bottom:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-ol{margin:0;padding-left:1.6em}li{margin:3px 0}
+ol,ul{margin:0;padding-left:1.6em}li{margin:3px 0}
 .findings{list-style:none;padding:0;margin:0}
 .findings li{padding:12px 16px;margin:0 0 10px;border:1px solid var(--grid);border-left:5px solid;border-radius:8px}
 .findings p{margin:6px 0 0;overflow-wrap:anywhere}.fix::before{content:"→ "}
 .findings .bad{border-left-color:var(--bad)}.findings .warn{border-left-color:var(--warn)}
 code{font:13px ui-monospace,"Liberation Mono",Menlo,Consolas,monospace}
-@media print{body{background:#fff;font-size:11px}main{max-width:none;padding:0}table{font-size:10px}
+@media(max-width:600px){main{padding:20px 12px 40px}section{padding:14px}h1{font-size:26px}}
+@media print{svg{min-width:0}body{background:#fff;font-size:11px}main{max-width:none;padding:0}table{font-size:10px}
 section,.facts div,.verdict{break-inside:avoid;border-color:#ccc}section{padding:10px 0;border-width:1px 0 0;
 border-radius:0}.scroll{overflow:visible}
 section:has(tbody tr:nth-child(14)),section:has(li:nth-child(14)){break-inside:auto}tr,li{break-inside:avoid}}

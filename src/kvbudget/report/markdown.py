@@ -34,6 +34,14 @@ def markdown_report(plan: Plan, extras: Sequence[Section] = ()) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def markdown_sections(title: str, sections: Sequence[Section]) -> str:
+    """A page of a title and sections; strings are plain text."""
+    blocks = [f"# {_plain(title)}"]
+    for section in sections:
+        blocks += _section(section)
+    return "\n\n".join(blocks) + "\n"
+
+
 def _section(section: Section, picture: str = "") -> list[str]:
     blocks = [f"## {_plain(section.title)}"]
     blocks += [_plain(paragraph) for paragraph in section.paragraphs]
@@ -43,7 +51,12 @@ def _section(section: Section, picture: str = "") -> list[str]:
         right = tuple(column for column in range(len(section.header)) if section.is_numeric(column))
         blocks.append(_table(section.header, section.rows, right=right))
     if section.lines:
-        blocks.append("\n".join(f"{number}. {_plain(line)}" for number, line in enumerate(section.lines, 1)))
+        blocks.append(
+            "\n".join(
+                f"{f'{number}.' if section.numbered else '-'} {_plain(line)}"
+                for number, line in enumerate(section.lines, 1)
+            )
+        )
     return blocks
 
 
@@ -88,6 +101,10 @@ def _plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line. An underscore inside a word means nothing to it."""
     text = " ".join(text.split())
     shown = []
+    number, dot, _ = text.partition(". ")
+    if dot and number.isascii() and number.isdigit():  # a list of somebody else's
+        text = text[len(number) :]
+        shown.append(f"{number}\\")
     for index, character in enumerate(text):
         inside = text[index - 1 : index].isalnum() and text[index + 1 : index + 2].isalnum()
         special = character in _SPECIAL or (character == "_" and not inside)

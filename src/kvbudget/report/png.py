@@ -1,21 +1,25 @@
 """Decides how a report looks as one picture: verdict and figures above, memory and concurrency side by side."""
 
+import textwrap
 from html import escape
 
+from kvbudget.planner.curve import concurrency_curve
 from kvbudget.planner.request import Plan
 from kvbudget.report.charts import COLOURS, curve_spec, memory_spec, png_of, svg_of
 from kvbudget.report.contents import Fact, facts_of
-from kvbudget.report.verdict import place_of, verdict_of
+from kvbudget.report.verdict import findings_told, place_of, verdict_of
 
 WIDTH, HEIGHT = 1600, 900
 _MARGIN = 48
 _GAP = 20
 _CHART_TOP = 372
-_GOOD, _BAD = "#0b7a4b", "#b42318"
+_GOOD, _BAD, _WARN = "#0b7a4b", "#b42318", "#9a6700"
 _LONGEST_TITLE = 52
 _LONGEST_PLACE = 140
 _LONGEST_SENTENCE = 118
-_LONGEST_NOTE = 37
+_LONGEST_NOTE = 38
+_SMALLER_SENTENCE = 160  # characters a line, in two lines of smaller type
+_WORDS_A_LINE, _MOST_LINES, _LINE_HEIGHT = 88, 16, 23
 
 
 def png_report(plan: Plan) -> bytes:
@@ -30,7 +34,7 @@ def _poster(plan: Plan) -> str:
     inner = chart_width - 40
     height = HEIGHT - _CHART_TOP - _MARGIN - 64
     memory = svg_of(memory_spec(plan, width=inner, height=height))
-    curve = svg_of(curve_spec(plan, width=inner, height=height))
+    drawn = any(point.requests for point in concurrency_curve(plan))
     second = _MARGIN + chart_width + _GAP
     chart_height = HEIGHT - _CHART_TOP - _MARGIN + 12
     parts = [
@@ -42,17 +46,47 @@ def _poster(plan: Plan) -> str:
         f'<rect x="{_MARGIN}" y="142" width="{WIDTH - 2 * _MARGIN}" height="56" rx="8" fill="#ffffff" '
         f'stroke="{COLOURS["grid"]}"/>',
         f'<rect x="{_MARGIN}" y="142" width="8" height="56" rx="4" fill="{tone}"/>',
-        f'<text x="{_MARGIN + 26}" y="177" font-size="20"><tspan font-weight="bold" fill="{tone}">{verdict.word}'
-        f'</tspan><tspan dx="14" fill="{COLOURS["ink"]}">{escape(_cut(verdict.sentence, _LONGEST_SENTENCE))}</tspan>'
-        "</text>",
+        *_verdict(verdict.word, verdict.sentence, tone),
         *_tiles(facts_of(plan)),
         _card(_MARGIN, chart_width, chart_height, "Memory of one GPU"),
         _placed(memory, _MARGIN + 20, _CHART_TOP + 48),
-        _card(second, chart_width, chart_height, "Requests at once, by their length"),
-        _placed(curve, second + 20, _CHART_TOP + 48),
-        "</svg>",
     ]
+    if drawn:
+        curve = svg_of(curve_spec(plan, width=inner, height=height))
+        parts.append(_card(second, chart_width, chart_height, "Requests at once, by their length"))
+        parts.append(_placed(curve, second + 20, _CHART_TOP + 48))
+    else:
+        parts.append(_card(second, chart_width, chart_height, "Not one request of any length fits"))
+        parts += _findings(plan, second + 22, _CHART_TOP + 68)
+    parts.append("</svg>")
     return "".join(parts)
+
+
+def _verdict(word: str, sentence: str, tone: str) -> list[str]:
+    """The word, and what it amounts to: in one line, or in two of smaller type."""
+    left, lines, size, base = _MARGIN + 26, [sentence], 20, 177
+    if len(sentence) > _LONGEST_SENTENCE:
+        lines, size = _wrapped(sentence, _SMALLER_SENTENCE, 2), 16
+        base = 165 if len(lines) > 1 else base
+    beside = left + 20 + 13 * len(word)
+    return [_text(left, 177, word, size=20, weight="bold", colour=tone)] + [
+        _text(beside, base + 22 * number, line, size=size) for number, line in enumerate(lines)
+    ]
+
+
+def _findings(plan: Plan, left: int, top: int) -> list[str]:
+    """What stands in the way, and what to do, where there is no curve to draw."""
+    lines: list[tuple[str, str]] = []
+    for finding in findings_told(plan):
+        tone = _BAD if finding.severity == "error" else _WARN
+        lines.append((f"{finding.severity}: {finding.code}", tone))
+        lines += [(line, COLOURS["ink"]) for line in _wrapped(finding.message, _WORDS_A_LINE, _MOST_LINES)]
+        lines += [(line, _GOOD) for line in _wrapped(f"→ {finding.fix}", _WORDS_A_LINE, _MOST_LINES)]
+    more = [("…", COLOURS["faint"])] if len(lines) > _MOST_LINES else []
+    return [
+        _text(left, top + _LINE_HEIGHT * number, words, size=16, colour=colour)
+        for number, (words, colour) in enumerate(lines[:_MOST_LINES] + more)
+    ]
 
 
 def _tiles(facts: tuple[Fact, ...]) -> list[str]:
@@ -65,18 +99,17 @@ def _tiles(facts: tuple[Fact, ...]) -> list[str]:
             _text(left + 18, 248, fact.label, size=16, colour=COLOURS["faint"]),
             _text(left + 18, 289, fact.value, size=32, weight="bold"),
         ]
-        for line, words in enumerate(_two_lines(fact.note)):
-            drawn.append(_text(left + 18, 316 + 20 * line, words, size=14, colour=COLOURS["faint"]))
+        for line, words in enumerate(_wrapped(fact.note, _LONGEST_NOTE, 3)):
+            drawn.append(_text(left + 18, 312 + 17 * line, words, size=13.5, colour=COLOURS["faint"]))
     return drawn
 
 
-def _two_lines(note: str) -> list[str]:
-    """At most two lines of what a tile has room for."""
-    if len(note) <= _LONGEST_NOTE:
-        return [note]
-    space = note.rfind(" ", 0, _LONGEST_NOTE)
-    space = space if space > 0 else _LONGEST_NOTE
-    return [note[:space], _cut(note[space:].strip(), _LONGEST_NOTE)]
+def _wrapped(words: str, longest: int, most: int) -> list[str]:
+    """At most `most` lines; what goes beyond them is cut."""
+    lines = textwrap.wrap(" ".join(words.split()), longest, break_on_hyphens=False) or [""]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], _cut(" ".join(lines[most - 1 :]), longest)]
+    return lines
 
 
 def _card(left: int, width: int, height: int, title: str) -> str:
@@ -95,7 +128,7 @@ def _text(
     base: int,
     words: str,
     *,
-    size: int,
+    size: float,
     colour: str = COLOURS["ink"],
     weight: str = "normal",
     longest: int = 1000,

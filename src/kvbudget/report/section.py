@@ -6,7 +6,8 @@ from typing import NamedTuple
 class Section(NamedTuple):
     """A part of a report. Strings are plain text: each output escapes them in its own way.
 
-    Paragraphs first, then the table (`rows` of as many cells as `header`), then `lines`, a list in order. `chart`
+    Paragraphs first, then the table (`rows` of as many cells as `header`), then `lines`, a list: in order and numbered,
+    or not (`numbered`), as where the lines themselves begin with numbers. `chart`
     names a picture that goes before the table where the output has pictures, "" for none. All may be empty.
     """
 
@@ -16,6 +17,7 @@ class Section(NamedTuple):
     rows: tuple[tuple[str, ...], ...] = ()
     lines: tuple[str, ...] = ()
     chart: str = ""
+    numbered: bool = True
 
     def is_numeric(self, column: int) -> bool:
         """Whether every cell of the column is a number, with or without unit, or is empty: set flush right."""

@@ -17,7 +17,15 @@ from kvbudget.planner.request import Amount, Plan
 from kvbudget.report.amounts import gib, interval_text, parts_of
 from kvbudget.report.groups import group_lines, group_words
 from kvbudget.report.section import Section
-from kvbudget.report.verdict import counted, place_of, together, verdict_of
+from kvbudget.report.verdict import (
+    at_low_end,
+    counted,
+    findings_told,
+    full_length,
+    place_of,
+    together,
+    verdict_of,
+)
 from kvbudget.units import format_size
 
 _BAR_CELLS = 24
@@ -42,7 +50,7 @@ def plan_report(
         Text(),
         *_pool(plan, unbroken_log_line),
     ]
-    for finding in plan.findings:
+    for finding in findings_told(plan):
         colour = "bold red" if finding.severity == "error" else "yellow"
         parts += [Text(), Text(f"{finding.severity}: {finding.code}", style=colour)]
         parts += [_Hanging("  ", finding.message), _Hanging("  -> ", finding.fix, "green")]
@@ -129,32 +137,23 @@ def _bar_cells(width: int, amounts: list[Amount]) -> int:
 
 def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
     pool, ceilings = plan.pool, plan.ceilings
-    rows = [
-        _labelled(
-            "full length",
-            f"{counted(ceilings.ceiling, 'request')} of {pool.max_model_len:,} tokens at once "
-            f"(limited by {ceilings.limited_by}){together(plan, ceilings.ceiling)}",
-        )
-    ]
+    rows = [_labelled("full length", full_length(plan))]
     if plan.request.knows_lengths:
-        counts = (ceilings.p50, ceilings.p95, ceilings.p99)
-        said = (
-            f"{name}: {count:,} of {length:,} tokens{together(plan, count)}"
-            for name, count, length in zip(("p50", "p95", "p99"), counts, ceilings.lengths, strict=True)
-        )
-        rows.append(_labelled("your lengths", ", ".join(said)))
+        rows.append(_labelled("your lengths", _your_lengths(plan)))
     default = plan.class_default_length
     longest = min(pool.largest_max_model_len, default or pool.largest_max_model_len)
     low = plan.low_end.largest_max_model_len if plan.low_end else longest
     least = f", {low:,} at the low end of the estimate" if low < longest else ""
     if longest < pool.largest_max_model_len:
         least = f", the default of its config class (the pool would hold {pool.largest_max_model_len:,})"
-    rows.append(
-        _labelled("longest", f"max_model_len up to {longest:,} would fit{least}" if longest else "no length would fit")
-    )
+    said = f"max_model_len up to {longest:,} would fit{least}" if longest else "no length would fit"
+    slots = plan.settings.max_num_seqs
+    if plan.settings.context_cells and not plan.settings.unified_cells and slots > 1 and longest:
+        said = f"up to {longest:,} tokens in each of {slots:,} slots would fit (a context of {longest * slots:,})"
+    rows.append(_labelled("longest", said))
     kept = f", {ceilings.margin_blocks:,} of them kept back" if ceilings.margin_blocks else ""
     rows.append(
-        _labelled("pool", f"{counted(pool.num_blocks, 'block')} ({pool.usable_blocks:,} usable{kept}), {_rate(plan)}")
+        _labelled("pool", f"{counted(pool.num_blocks, 'block')} ({pool.usable_blocks:,} usable{kept}){_rate(plan)}")
     )
     rows += _request_rows(plan)
     if plan.fits:
@@ -163,16 +162,35 @@ def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
     return rows
 
 
+def _your_lengths(plan: Plan) -> str:
+    """`p50: 196 of 1,000 tokens, p95: 40 of 4,900, p99: 19 of 10,048 (derived); 180, 37, 18 at the low end ...`."""
+    from kvbudget.planner.workload.percentiles import derived_names
+
+    ceilings, derived = plan.ceilings, derived_names(plan.request)
+    counts = (ceilings.p50, ceilings.p95, ceilings.p99)
+    said = ", ".join(
+        f"{name}: {count:,} of {length:,} tokens{' (derived)' if name in derived else ''}{together(plan, count)}"
+        for name, count, length in zip(("p50", "p95", "p99"), counts, ceilings.lengths, strict=True)
+    )
+    lows = tuple(at_low_end(plan, length) for length in ceilings.lengths)
+    if lows == counts:
+        return said
+    return f"{said}; {', '.join(f'{low:,}' for low in lows)} at the low end of the estimate"
+
+
 def _rate(plan: Plan) -> str:
-    """What a token costs, where it is one rate; the block size, where all groups have the same."""
+    """The block size, or its range over the groups that count tokens, and what a token costs."""
     layout = plan.stage.layout
-    sizes = sorted({group.block_size for group in layout.growing})
-    tokens = "token" if sizes == [1] else "tokens"
-    said = f"{'/'.join(f'{size:,}' for size in sizes)} {tokens} a block, " if sizes else ""
+    sizes = sorted({group.block_size for group in layout.groups if not group.fixed_blocks})
+    said = ""
+    if len(sizes) == 1:
+        said = f" of {counted(sizes[0], 'token')}"
+    elif sizes:
+        said = f" of {sizes[0]:,} to {sizes[-1]:,} tokens by group"
     if not layout.bytes_per_token:
-        return said + "no more for a longer request"
+        return f"{said}, no more for a longer request"
     more = "a token" if len(layout.growing) == len(layout.groups) else "for each further token"
-    return said + f"{format_size(layout.bytes_per_token)} {more}"
+    return f"{said}, {format_size(layout.bytes_per_token)} {more}"
 
 
 def _request_rows(plan: Plan) -> list[RenderableType]:

@@ -9,7 +9,7 @@ import pytest
 
 from kvbudget.cli.main import main, parser_of
 from kvbudget.cli.planning.inputs import Inputs, inputs_of
-from kvbudget.errors import BadValueError
+from kvbudget.errors import BadValueError, UnsupportedError
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
@@ -83,10 +83,12 @@ def test_given_weights_need_no_warning_of_quantisation(model: Path) -> None:
     assert found.notes == ()
 
 
-def test_memory_flags_put_the_pool_of_the_command_aside(model: Path) -> None:
+def test_only_a_share_given_here_puts_the_pool_of_the_command_aside(model: Path) -> None:
     line = "vllm serve ./model --kv-cache-memory-bytes 8G"
     assert inputs("--command", line).request.kv_cache_memory == 8 * 2**30  # capital letters count 1024
-    assert inputs("--command", line, "--gpu", "h100").request.kv_cache_memory is None
+    assert inputs("--command", line, "--gpu", "h100").request.kv_cache_memory == 8 * 2**30
+    given_share = inputs("--command", line, "--gpu", "h100", "--gpu-memory-utilization", "0.8")
+    assert given_share.request.kv_cache_memory is None
     given = inputs("--command", line, "--gpu", "h100", "--kv-cache-memory-bytes", "2GiB")
     assert given.request.kv_cache_memory == 2 * 2**30
 
@@ -157,7 +159,8 @@ def test_speculation_of_a_command_is_read_with_the_weights_of_its_draft(model: P
         ["model", "--hf-overrides", '{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'],
         ["--command", "vllm serve ./model --hf-overrides '{\"max_position_embeddings\": 262144}'"],
         ["--command", "vllm serve ./model --hf-overrides.max_position_embeddings 262144"],
-        ["--command", 'vllm serve ./model --rope-scaling \'{"type": "linear", "factor": 2.0}\' --rope-theta 5e6'],
+        ["--command", 'vllm serve ./model --rope-scaling \'{"type": "linear", "factor": 2.0}\' --rope-theta 5e6',
+         "--engine", "vllm@0.10"],
         ["--command", "python -m sglang.launch_server --model-path ./model --json-model-override-args "
          "'{\"max_position_embeddings\": 262144}'"],
     ],
@@ -205,3 +208,48 @@ def test_a_picture_is_named_as_one(model: Path) -> None:
     with pytest.raises(BadValueError, match=r"does not end in \.png"):
         inputs("model", "--gpu", "h100", "--png", "report.jpg")
     assert inputs("model", "--gpu", "h100", "--png", "report.PNG")
+
+
+MIG_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+    - name: c
+      image: vllm/vllm-openai:v0.32.0
+      args: [--model, ./model, --max-model-len, "8192"]
+      resources: {limits: {nvidia.com/mig-3g.40gb: 1}}
+"""
+
+
+def test_a_slice_that_a_manifest_asks_for_is_planned_and_needs_no_warning(model: Path) -> None:
+    manifest = model.parent / "pod.yaml"
+    manifest.write_text(MIG_POD)
+    for gpu in ("h100", "h100:3g.40gb"):
+        found = inputs("--command", str(manifest), "--gpu", gpu)
+        assert found.request.gpu is not None
+        assert (found.request.gpu.name, found.request.gpus, found.notes) == ("H100 80GB MIG 3g.40gb", 1, ())
+    other = inputs("--command", str(manifest), "--gpu", "h100:4g.40gb")  # a flag beats the command
+    assert other.request.gpu is not None
+    assert other.request.gpu.mig_profile == "4g.40gb"
+    with pytest.raises(UnsupportedError, match="has no MIG slices"):
+        inputs("--command", str(manifest), "--gpu", "l40s")
+    assert inputs("--command", str(manifest), "--gpu-memory", "39GiB").request.gpu is None
+
+
+def test_a_slice_of_no_card_is_asked_for(model: Path) -> None:
+    manifest = model.parent / "pod.yaml"
+    manifest.write_text(MIG_POD)
+    with pytest.raises(BadValueError, match=r"MIG slice 3g\.40gb.*--gpu h100:3g\.40gb"):
+        inputs("--command", str(manifest))
+    selector = "  nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}\n"
+    labelled = MIG_POD.replace("  containers:", f"{selector}  containers:")
+    manifest.write_text(labelled)
+    found = inputs("--command", str(manifest))
+    assert found.request.gpu is not None
+    assert found.request.gpu.name == "H100 80GB MIG 3g.40gb"
+    manifest.write_text(labelled.replace("80GB-HBM3", "80GB-HBM3-MIG-1g.10gb").replace("mig-3g.40gb", "gpu"))
+    single = inputs("--command", str(manifest))
+    assert single.request.gpu is not None
+    assert single.request.gpu.mig_profile == "1g.10gb"

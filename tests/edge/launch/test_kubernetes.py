@@ -49,6 +49,37 @@ def test_a_deployment_is_read() -> None:
     assert found.notes == ("3 replicas; the plan is of one",)
 
 
+SLICED_POD = """
+    apiVersion: v1
+    kind: Pod
+    metadata: {{name: p}}
+    spec:
+      nodeSelector: {{{labels}}}
+      containers: [{{name: c, args: [serve], resources: {{limits: {{{limits}}}}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels", "gpus", "profile"),
+    [
+        ("nvidia.com/mig-3g.40gb: 1", "", 1, "3g.40gb"),
+        ("nvidia.com/mig-1g.10gb: 2", "", 2, "1g.10gb"),
+        ("nvidia.com/gpu: 1", "cloud.google.com/gke-gpu-partition-size: 2g.20gb", 1, "2g.20gb"),
+        ("nvidia.com/gpu: 1", "", 1, ""),
+    ],
+)
+def test_a_slice_of_a_card_is_read_from_limits_or_labels(limits: str, labels: str, gpus: int, profile: str) -> None:
+    (found,) = containers(SLICED_POD.format(limits=limits, labels=labels))
+    assert (found.gpus, found.mig_profile, found.notes) == (gpus, profile, ())
+
+
+def test_slices_of_several_sizes_are_named() -> None:
+    (found,) = containers(SLICED_POD.format(limits="nvidia.com/mig-3g.40gb: 1, nvidia.com/mig-1g.10gb: 1", labels=""))
+    assert (found.gpus, found.mig_profile) == (2, "")
+    assert "3g.40gb, 1g.10gb" in found.notes[0]
+    assert "--gpu CARD:SLICE" in found.notes[0].fix
+
+
 def test_a_leader_speaks_for_its_group() -> None:
     (found,) = containers("""
         apiVersion: leaderworkerset.x-k8s.io/v1

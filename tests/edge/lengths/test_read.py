@@ -45,6 +45,7 @@ HISTOGRAM = (
         (MOONCAKE, "mooncake", ((600, 5), (600, 5))),
         (OWN, "jsonl", ((7, 3), (8, 4))),
         (USAGE, "usage", ((7, 3),)),
+        ("prompt_tokens,completion_tokens\n7,3\n", "csv", ((7, 3),)),
         (VLLM, "vllm", ((3, 2),)),
     ],
 )
@@ -54,6 +55,17 @@ def test_every_form_is_told_from_its_first_lines(
     path = file(tmp_path, text)
     assert read_workload(path).requests == requests
     assert read_workload(path, form) == read_workload(path)
+
+
+def test_a_row_without_any_token_is_no_request(tmp_path: Path) -> None:
+    lines = AZURE.splitlines()
+    rows = "\n".join([*lines, lines[1].replace("374,44", "0,0"), lines[1].replace("374,44", "0,9")])
+    assert read_workload(file(tmp_path, rows)).requests == ((374, 44), (1, 9), (396, 109))
+    assert read_workload(file(tmp_path, "prompt_tokens,completion_tokens\n0,0\n5,0\n")).requests == ((5, 1),)
+    usage = '{"prompt_tokens": 0, "completion_tokens": 0}\n' + '{"prompt_tokens": 7, "completion_tokens": 2}\n' * 2
+    assert read_workload(file(tmp_path, usage)).requests == ((7, 2), (7, 2))
+    with pytest.raises(BadValueError):
+        read_workload(file(tmp_path, lines[0] + "\n" + lines[1].replace("374,44", "0,0") + "\n"))
 
 
 def test_a_saved_metrics_page_is_a_histogram(tmp_path: Path) -> None:

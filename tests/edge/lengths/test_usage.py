@@ -61,7 +61,8 @@ def test_what_is_no_count_names_its_line(value: Any) -> None:
 
 
 def test_nothing_is_one_token_at_least() -> None:
-    assert requests_from_usage(lines({"prompt_tokens": 0, "output_tokens": 0}), "f").requests == ((1, 1),)
+    assert requests_from_usage(lines({"prompt_tokens": 0, "output_tokens": 3}), "f").requests == ((1, 3),)
+    assert requests_from_usage(lines({"prompt_tokens": 0, "output_tokens": 3}), "f").requests == ((1, 3),)
 
 
 def test_deep_nesting_ends() -> None:

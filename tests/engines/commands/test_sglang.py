@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from kvbudget.engines.commands.command import Command
+from kvbudget.engines.commands.sglang import refused_by
 from kvbudget.engines.flags import EngineFlags
-from kvbudget.errors import BadValueError
+from kvbudget.errors import BadValueError, UnsupportedError
 
 ReadLine = Callable[[str], Command]
 START = "python -m sglang.launch_server --model-path m "
@@ -46,10 +47,40 @@ def test_the_model_may_be_positional(read_line: ReadLine) -> None:
 
 
 def test_what_caps_or_divides_the_pool_is_named(read_line: ReadLine) -> None:
-    command = read_line(START + "--max-total-tokens 50000 --swa-full-tokens-ratio 0.5 --enable-dp-attention --dp 8")
-    assert [one.flag for one in command.unmodelled] == [
-        "--max-total-tokens", "--swa-full-tokens-ratio", "--enable-dp-attention",
-    ]  # fmt: skip
+    command = read_line(START + "--max-total-tokens 50000 --swa-full-tokens-ratio 0.5 --ep 8")
+    assert [one.flag for one in command.unmodelled] == ["--max-total-tokens", "--swa-full-tokens-ratio", "--ep"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "each"),
+    [
+        ("--tp 8 --dp 8 --enable-dp-attention", 1),
+        ("--tp 8 --dp 2 --enable-dp-attention", 4),
+        ("--tp 8 --attn-dp-size 4", 2),
+    ],
+)
+def test_attention_that_is_data_parallel_inside_of_the_ranks_is_refused_by_its_name(
+    flags: str, each: int, read_line: ReadLine
+) -> None:
+    with pytest.raises(UnsupportedError, match="data-parallel attention") as caught:
+        read_line(START + flags)
+    assert f"--tensor-parallel-size {each} --kv-cache-memory-bytes SIZE" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("flags", ["--tp 8 --enable-dp-attention", "--tp 8 --attn-dp-size 1", "--tp 8 --dp 2"])
+def test_one_pool_in_each_engine_is_read(flags: str, read_line: ReadLine) -> None:
+    command = read_line(START + flags)
+    assert (command.unmodelled, command.unknown) == ((), ())
+
+
+def test_flags_that_are_gone_are_told_by_release() -> None:
+    gone = refused_by("--enable-ep-moe", "")
+    assert gone is not None
+    assert (gone.since, gone.other, gone.instead) == ("0.5.5", "0.5.4", "use --ep-size")
+    assert refused_by("--enable-ep-moe", "0.5.5.post1") is not None
+    assert refused_by("--enable-ep-moe", "0.5.4") is None
+    assert refused_by("--disable-mla", "0.5") is not None
+    assert refused_by("--tp-size", "0.4.0") is None
 
 
 @pytest.mark.parametrize(

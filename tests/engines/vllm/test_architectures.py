@@ -71,3 +71,50 @@ def test_an_architecture_that_no_version_has_is_refused() -> None:
 def test_an_architecture_that_is_served_is_not_refused(architecture: str) -> None:
     """Some of those that lost their own class run on the Transformers backend."""
     assert codes(named(architecture), "0.32") == []
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "refused"),
+    [
+        ("FooBarForCausalLM", {}, True),
+        ("Step3p7FlashForCausalLM", {}, True),
+        ("Step3p7ForConditionalGeneration", {}, False),
+        ("FooBarForCausalLM", {"auto_map": {"AutoConfig": "a.B"}}, True),
+        ("FooBarForCausalLM", {"auto_map": {"AutoModelForCausalLM": "a.B"}}, False),  # code of its own
+        ("HeliumForCausalLM", {}, False),  # the Transformers backend has it
+        ("FooBarModel", {}, False),  # may be any class of Transformers
+        ("Gemma4UnifiedForCausalLM", {}, False),  # served as what it ends otherwise (config/model.py)
+    ],
+)
+def test_a_name_that_no_registry_has_is_refused_by_the_newest_version(
+    architecture: str, more: dict[str, Any], refused: bool
+) -> None:
+    model = named(architecture, **more)
+    found = architecture_refusals(model, (0, 32), exact=True)
+    assert [r.message for r in found] == (
+        [f"Model architectures ['{architecture}'] are not supported for now."] if refused else []
+    )
+    assert architecture_refusals(model, (0, 31)) == []  # not all of its names are known
+
+
+def test_what_is_assumed_on_purpose_is_planned() -> None:
+    config = {"model_type": "llama", "architectures": ["FooBarForCausalLM"]}
+    assert architecture_refusals(model_from_config(config, assume="full"), (0, 32), exact=True) == []
+    assert architecture_refusals(model_from_config(config), (0, 32), exact=True)
+
+
+def test_one_served_name_is_enough() -> None:
+    config = {"model_type": "llama", "architectures": ["FooBarForCausalLM", "LlamaForCausalLM"]}
+    assert architecture_refusals(model_from_config(config), (0, 32), exact=True) == []
+
+
+def test_a_format_without_a_config_class_is_refused_in_the_engine_s_words() -> None:
+    (refusal,) = architecture_refusals(named("LlamaForCausalLM")._replace(config_type="deepseek_ref"), (0, 32))
+    assert refusal.code == "architecture_unsupported"
+    assert "model type `deepseek_ref` but Transformers does not recognize this architecture" in refusal.message
+
+
+@pytest.mark.parametrize("auto_map", [None, 5, [], "x", {}, {"AutoConfig": "a.B"}, {5: 6}, {"AutoModel": None}])
+def test_a_damaged_auto_map_is_read_without_a_traceback(auto_map: object) -> None:
+    config = {"model_type": "llama", "architectures": ["FooBarForCausalLM"], "auto_map": auto_map}
+    assert isinstance(model_from_config(config).remote_model, bool)

@@ -89,6 +89,14 @@ def test_attention_sinks_leave_an_ampere_card_no_kernel_for_an_fp8_cache() -> No
     assert codes(GPT_OSS, "A100 80GB", "0.20", kv_cache_dtype="fp8") == []  # those kernels were not read
 
 
+def test_images_that_look_ahead_leave_an_ampere_card_no_kernel_for_an_fp8_cache() -> None:
+    """vLLM 0.32 model_arch_config_convertor.py: is_mm_prefix_lm; not so where only the text model is served."""
+    images = model_from_config({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
+    for model, device, expected in ((images, "A100 80GB", 1), (GEMMA3, "A100 80GB", 0), (images, "L40S", 0)):
+        found = codes(model, device, kv_cache_dtype="fp8")
+        assert found == ["kv_cache_dtype_unsupported"] * expected
+
+
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "refused"),
     [("T4", "nvfp4", 128, True), ("A100 80GB", "nvfp4", 128, False), ("H100 80GB", "nvfp4", 64, True),

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from kvbudget.engines.flags import EngineFlags
 from kvbudget.engines.rule import Refusal
-from kvbudget.engines.vllm.divisions import division_refusals, largest_divisor
+from kvbudget.engines.vllm.divisions import Split, division_refusals, largest_divisor
+from kvbudget.engines.vllm.rule import Vllm
 from kvbudget.model.read import model_from_config
+from kvbudget.units import GIB
 
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 24, "num_key_value_heads": 4,
@@ -17,11 +20,12 @@ QWEN3_MOE = {
     "model_type": "qwen3_moe", "num_hidden_layers": 2, "num_attention_heads": 64, "num_key_value_heads": 4,
     "hidden_size": 4096, "head_dim": 128, "moe_intermediate_size": 1536, "num_experts": 128,
 }  # fmt: skip
+PLAIN = Split()
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
-def refusal(config: dict[str, Any], ranks: int, dtype: str = "auto") -> Refusal | None:
-    found = division_refusals(model_from_config(config), ranks, dtype)
+def refusal(config: dict[str, Any], ranks: int, split: Split = PLAIN) -> Refusal | None:
+    found = division_refusals(model_from_config(config), ranks, split)
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -43,9 +47,9 @@ def test_experts_that_ranks_cannot_share_are_refused_in_the_words_of_their_own_l
     assert found.fix == "use --tensor-parallel-size 8"
 
 
-@pytest.mark.parametrize(("ranks", "part"), [(2, 0), (4, 0), (8, 192)])
-def test_fp8_blocks_of_experts_cannot_be_cut_through(ranks: int, part: int) -> None:
-    """Qwen3-235B-A22B-FP8: four ranks work, eight do not."""
+@pytest.mark.parametrize(("ranks", "part", "fix"), [(2, 0, 0), (4, 0, 0), (8, 0, 0), (16, 0, 0), (32, 48, 16)])
+def test_fp8_blocks_of_experts_are_made_smaller_down_to_thirty_two(ranks: int, part: int, fix: int) -> None:
+    """vLLM 0.32 fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape makes 64 of 192 and 32 of 96, nothing of 48."""
     found = refusal({**QWEN3_MOE, "quantization_config": FP8}, ranks)
     if not part:
         assert found is None
@@ -54,7 +58,134 @@ def test_fp8_blocks_of_experts_cannot_be_cut_through(ranks: int, part: int) -> N
     assert found.message == (
         f"The output_size of gate's and up's weight = {part} is not divisible by weight quantization block_n = 128."
     )
-    assert (found.code, found.fix) == ("quantised_block_not_divisible", "use --tensor-parallel-size 4")
+    assert (found.code, found.fix) == ("quantised_block_not_divisible", f"use --tensor-parallel-size {fix}")
+
+
+def test_blocks_of_experts_cannot_be_cut_through_where_none_are_made_smaller() -> None:
+    """Versions before 0.29 do not, and compressed_tensors_moe_w8a8_fp8.py does not in 0.32 either."""
+    model = model_from_config({**QWEN3_MOE, "quantization_config": FP8})
+    assert division_refusals(model, 8) == []
+    (found,) = division_refusals(model, 8, Split(refines=False))
+    assert found.fix == "use --tensor-parallel-size 4"
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128], "dynamic": False}
+    section: dict[str, Any] = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    section |= {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    compressed = refusal({**QWEN3_MOE, "quantization_config": section}, 8)
+    assert compressed is not None
+    assert compressed.code == "quantised_block_not_divisible"
+
+
+@pytest.mark.parametrize(("version", "refused"), [("0.32", False), ("0.29", False), ("0.28", True), ("0.10.2", True)])
+def test_the_version_decides_whether_blocks_are_made_smaller(version: str, refused: bool) -> None:
+    engine = Vllm(version)
+    model = model_from_config({**QWEN3_MOE, "quantization_config": FP8})
+    flags = EngineFlags(tensor_parallel_size=8, max_model_len=2048)
+    for given, expected in ((flags, refused), (flags._replace(enable_expert_parallel=True), False)):
+        settings = engine.settle(model, given, 80 * GIB, "")
+        stages = engine.stages(model, settings)
+        pool = engine.pool(model, settings, stages, [20 * GIB])
+        found = [r.code for r in engine.refusals(model, settings, stages, pool)]
+        assert ("quantised_block_not_divisible" in found) is expected
+
+
+@pytest.mark.parametrize(
+    ("card", "refused"),
+    [("A100 SXM4 80GB", True), ("RTX 3090", True), ("L40S", False), ("H100 80GB", False), ("", False)],
+)
+def test_smaller_blocks_need_a_card_with_fp8(card: str, refused: bool) -> None:
+    """vLLM 0.32 experts/triton_moe.py has them from 8.9 on; experts/marlin_moe.py takes blocks of 128 alone."""
+    model = model_from_config({**QWEN3_MOE, "quantization_config": FP8})
+    engine = Vllm()
+    for ranks, expected in ((4, False), (8, refused)):
+        settings = engine.settle(model, EngineFlags(tensor_parallel_size=ranks, max_model_len=2048), 80 * GIB, card)
+        stages = engine.stages(model, settings)
+        found = engine.refusals(model, settings, stages, engine.pool(model, settings, stages, [20 * GIB]))
+        assert [r.code for r in found] == ["fp8_experts_unsupported"] * expected
+    for found_one in found:
+        assert found_one.message.startswith(
+            "NotImplementedError: No FP8 MoE backend supports the deployment configuration. (192 channels of a rank"
+        )
+        assert found_one.fix == "use --tensor-parallel-size 4"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "engines", "section", "code"),
+    [
+        (1, 5, None, "intermediate_size_not_divisible"),
+        (1, 4, None, ""),
+        (2, 8, FP8, ""),  # 96 channels of a rank, in blocks of 32
+        (2, 16, FP8, "quantised_block_not_divisible"),
+    ],
+)
+def test_ranks_of_all_engines_share_each_expert(
+    ranks: int, engines: int, section: dict[str, Any] | None, code: str
+) -> None:
+    """fused_moe/config.py: flatten_tp_across_dp_and_pcp."""
+    config = QWEN3_MOE | ({"quantization_config": section} if section else {})
+    found = refusal(config, ranks, Split(engines=engines))
+    assert (found.code if found else "") == code
+    if found is not None:
+        assert found.fix == "use --enable-expert-parallel, or another --data-parallel-size"
+    assert refusal(config, ranks, Split(engines=engines, whole_experts=True)) is None
+
+
+def test_engines_of_a_dense_model_share_nothing() -> None:
+    assert refusal(LLAMA, 1, Split(engines=5)) is None
+    assert refusal(LLAMA, 2, Split(engines=5)) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "stored", "card", "works"),
+    [
+        ({"dtype": "half"}, "bfloat16", "H100 80GB", True),
+        ({}, "float16", "H100 80GB", True),
+        ({}, "bfloat16", "H100 80GB", False),
+        ({}, "", "H100 80GB", False),
+        ({}, "bfloat16", "T4", True),  # has no bfloat16
+        ({"dtype": "bfloat16"}, "float16", "H100 80GB", False),
+    ],
+)
+def test_auto_is_the_type_of_the_checkpoint(flags: dict[str, Any], stored: str, card: str, works: bool) -> None:
+    section = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    config = {**LLAMA, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "head_dim": 128}
+    config |= {"intermediate_size": 29568, "quantization_config": section, "torch_dtype": stored or None}
+    model = model_from_config(config)
+    engine = Vllm()
+    settings = engine.settle(model, EngineFlags(tensor_parallel_size=8, max_model_len=2048, **flags), 80 * GIB, card)
+    stages = engine.stages(model, settings)
+    found = engine.refusals(model, settings, stages, engine.pool(model, settings, stages, [20 * GIB]))
+    assert ("quantised_block_not_divisible" not in [r.code for r in found]) is works
+
+
+def test_whole_experts_are_not_cut_at_all() -> None:
+    """fused_moe/config.py: with expert parallelism the tensor-parallel size of experts is one."""
+    model = model_from_config({**QWEN3_MOE, "moe_intermediate_size": 1544})
+    assert division_refusals(model, 16)
+    assert division_refusals(model, 16, Split(whole_experts=True)) == []
+
+
+def test_the_vocabulary_is_shared_out_before_the_first_layer_is() -> None:
+    found = refusal(
+        {**LLAMA, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}, 5
+    )
+    assert found is not None
+    assert found.message == "AssertionError: 151936 is not divisible by 5"
+
+
+def test_a_layer_that_is_quantised_is_met_behind_one_that_is_not() -> None:
+    config = {**LLAMA, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "head_dim": 128}
+    config |= {"intermediate_size": 29568, "quantization_config": {**FP8, "modules_to_not_convert": ["layers.0"]}}
+    found = refusal(config, 8)
+    assert found is not None
+    assert found.code == "quantised_block_not_divisible"
+
+
+def test_a_second_plan_of_one_model_asks_no_matrix_again() -> None:
+    model = model_from_config({"model_type": "deepseek_v3", "quantization_config": FP8})
+    started = time.process_time()
+    for _ in range(2000):
+        division_refusals(model, 8)
+    assert time.process_time() - started < 1
 
 
 def test_fp8_blocks_of_a_dense_part_are_cut_where_its_input_is_split() -> None:
@@ -90,7 +221,7 @@ def test_exllama_takes_gptq_groups_of_any_cut_in_float16() -> None:
     section = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     config = {**LLAMA, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "head_dim": 128}
     config |= {"intermediate_size": 29568, "quantization_config": section}
-    assert refusal(config, 8, "half") is None
+    assert refusal(config, 8, Split(float16=True)) is None
     assert refusal(config, 8) is not None
 
 

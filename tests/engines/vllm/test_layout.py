@@ -11,6 +11,7 @@ from kvbudget.engines.rule import Pool, Refusal, Stage
 from kvbudget.engines.vllm.rule import Vllm
 from kvbudget.model.read import model_from_config
 from kvbudget.pool.groups import LayerKind
+from kvbudget.units import GIB
 
 RECORDS = json.loads((Path(__file__).parent / "data" / "vllm_0_32_groups.json").read_text())["records"]
 ENGINE = Vllm()
@@ -91,3 +92,29 @@ def test_groups_of_a_compressing_model_say_what_they_keep() -> None:
     kinds = {(str(group.kind), int(group.window)) for group in groups}
     assert kinds == {("sliding", 128), ("compressed", 0), ("compressor", 8), ("compressor", 128)}
     assert all(group.most_tokens for group in groups if group.kind == "compressor")
+
+
+@pytest.mark.parametrize(("method", "blocks", "tokens"), [("eagle", 9_929, 158_864), ("medusa", 10_240, 163_840)])
+def test_only_a_draft_with_layers_takes_from_the_pool(method: str, blocks: int, tokens: int) -> None:
+    """Llama 3.1 8B with 20 GiB: eagle's one layer is a 33rd; medusa's heads keep nothing."""
+    config = {"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 131072}
+    draft = model_from_config(config | {"num_hidden_layers": 1}) if method == "eagle" else None
+    model = model_from_config(config)
+    flags = EngineFlags(max_model_len=8192, speculation=Speculation(method, 3, draft))
+    settings = ENGINE.settle(model, flags, 0, "")
+    pool = ENGINE.pool(model, settings, ENGINE.stages(model, settings), [20 * GIB])
+    assert (pool.num_blocks, pool.tokens) == (blocks, tokens)
+
+
+@pytest.mark.parametrize("record", RECORDS[::3], ids=name_of)
+def test_a_layout_that_is_kept_is_that_of_the_settings(record: dict[str, Any]) -> None:
+    """Lengths and other flags come and go between plans of one model; a fresh model has no layout that is kept."""
+    model = model_from_config(record["config"])
+    for caching in (True, False):
+        for version in ("0.32", "0.14"):
+            for length in (4096, 8192, 4096):
+                flags = EngineFlags(**record["flags"])._replace(max_model_len=length, enable_prefix_caching=caching)
+                engine = Vllm(version)
+                fresh = model_from_config(record["config"])
+                kept = engine.stages(model, engine.settle(model, flags, 0, ""))
+                assert kept == engine.stages(fresh, engine.settle(fresh, flags, 0, ""))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags, Settings
 from kvbudget.engines.registry import engine_named
-from kvbudget.engines.rule import Pool, Refusal
+from kvbudget.engines.rule import Pool, Refusal, Taken
 from kvbudget.engines.vllm.rule import Vllm
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.read import Model, model_from_config
@@ -91,6 +91,19 @@ def test_a_refusal_for_length_is_in_the_engine_s_words_with_its_numbers() -> Non
         "larger than the available KV cache memory (8.0 GiB). Based on the available memory, the estimated maximum "
         "model length is 65520."
     )
+    assert refusals[0].message.endswith(
+        " Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+        "`max_model_len` when initializing the engine. See "
+        "https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+    )
+
+
+def test_a_refusal_names_the_memory_that_is_left_not_that_of_whole_blocks() -> None:
+    """v1/core/kv_cache_utils.py: what there is without the null block's bytes, rounded to the hundredth."""
+    block = 32 * 16 * 8 * 256 * 2
+    for available, shown in ((8 * GIB, "8.0"), (8 * GIB - GIB // 128, "7.99"), (block + block // 2, "0.0")):
+        _, _, refusals = pool_of(llama(), available, max_model_len=131072)
+        assert f"available KV cache memory ({shown} GiB)" in refusals[0].message
 
 
 @pytest.mark.parametrize("available", [-GIB, 0, 2097152])  # one block is the null block
@@ -116,7 +129,7 @@ def test_heads_that_tensor_parallelism_cannot_split_are_refused_in_the_engine_s_
         "Total number of attention heads (28) must be divisible by tensor parallel size (8)."
     )
     assert refusals[0].fix == "use --tensor-parallel-size 4"  # 7 divides 28 heads, but not 4 KV heads
-    _, _, refusals = pool_of(llama(28, 48, 8), 24 * GIB, tensor_parallel_size=6, max_model_len=8192)
+    _, _, refusals = pool_of(llama(28, 48, 8, vocab_size=6 * 64), 24 * GIB, tensor_parallel_size=6, max_model_len=8192)
     assert refusals[0].code == "kv_heads_not_divisible"
 
 
@@ -194,9 +207,8 @@ def test_auto_takes_the_cache_dtype_that_the_checkpoint_prescribes() -> None:
     settings = ENGINE.settle(model, EngineFlags(), 0, "")
     assert (settings.kv_cache_dtype, settings.kv_element_bytes) == ("fp8_e4m3", 1)
     assert ENGINE.settle(model, EngineFlags(kv_cache_dtype="bfloat16"), 0, "").kv_element_bytes == 2
-    unclear = llama(quantization_config={"kv_cache_scheme": "FP8"})
-    with pytest.raises(UnsupportedError, match="prescribes"):
-        ENGINE.settle(unclear, EngineFlags(), 0, "")
+    unnamed = llama(quantization_config={"kv_cache_scheme": "FP8"})  # get_kv_cache_quant_algo_string: of modelopt only
+    assert ENGINE.settle(unnamed, EngineFlags(), 0, "").kv_element_bytes == 2
 
 
 @pytest.mark.parametrize(
@@ -309,3 +321,18 @@ def test_the_engine_is_found_by_name_and_version(name: str, version: str) -> Non
 def test_versions_and_engines_that_are_not_known_are_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedError, match="--engine"):
         engine_named(name)
+
+
+def test_a_share_that_the_cuda_context_leaves_no_room_for_is_refused() -> None:
+    total = int(79.19 * GIB)
+    _, pool, _ = pool_of(llama(), GIB, max_model_len=1024)
+
+    def found(share: float, card: str) -> list[Refusal]:
+        settings = ENGINE.settle(llama(), EngineFlags(gpu_memory_utilization=share), total, card)
+        return ENGINE.overruns(settings, total, Taken(0, 0, 0, 0), pool)
+
+    assert found(0.99, "H100 80GB") == found(1.0, "") == []
+    (refusal,) = found(1.0, "H100 80GB")
+    assert refusal.code == "free_memory_below_share"
+    assert "(about 78.68/79.19 GiB)" in refusal.message
+    assert refusal.fix.startswith("use --gpu-memory-utilization 0.99")

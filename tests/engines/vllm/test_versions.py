@@ -131,14 +131,17 @@ def test_the_start_check_once_held_one_stage_s_memory_against_all_layers() -> No
     _, _, pool, refusals = planned(model, "0.15.2rc1", small, large, **flags)
     codes = {refusal.code: refusal for refusal in refusals}
     assert "max_model_len_too_large" in codes or "pipeline_start_check" in codes
-    assert 104000 < pool.largest_max_model_len < 104400
+    assert pool.largest_max_model_len == 34736  # what a start with this flag alone changed would take
+    assert planned(model, "0.15.2rc1", small, large, **(flags | {"max_model_len": 34736}))[3] == []
+    _, _, pool, refusals = planned(model, "0.15.2rc1", small, large, **(flags | {"max_model_len": -1}))
+    assert (pool.max_model_len, refusals) == (34736, [])
     _, _, pool, refusals = planned(model, "0.15.2rc1", small, large, **(flags | {"max_model_len": 65536}))
     assert [refusal.code for refusal in refusals] == ["pipeline_start_check"]
     assert "24.0" not in refusals[0].message
     assert "estimated maximum model length is 34736" in refusals[0].message
-    assert str(pool.largest_max_model_len) in refusals[0].message
-    *_, refusals = planned(model, "0.17", small, large, **(flags | {"max_model_len": 65536}))
+    _, _, pool, refusals = planned(model, "0.17", small, large, **(flags | {"max_model_len": 65536}))
     assert refusals == []
+    assert 104000 < pool.largest_max_model_len < 104400
 
 
 def test_the_same_bytes_read_as_a_tenth_of_the_tokens_before_0_20_1() -> None:

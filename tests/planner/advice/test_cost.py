@@ -62,3 +62,14 @@ def test_what_is_not_known_has_no_cost(request_of: MakeRequest) -> None:
 def test_a_price_that_is_none_is_refused(request_of: MakeRequest, price: float) -> None:
     with pytest.raises(BadValueError, match="--price-per-hour"):
         cost(request_of, price)
+
+
+def test_lengths_that_nobody_gave_are_said_to_be_assumed(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(gpu=fast_card(), max_model_len=8192))
+    assumed = cost_of(plan, 2.0, prompt_tokens=4096, output_tokens=4096, concurrency=4, lengths="assumed")
+    given = cost_of(plan, 2.0, prompt_tokens=4096, output_tokens=4096, concurrency=4)
+    assert assumed is not None
+    assert given is not None
+    assert "is assumed" in "\n".join(cost_lines(assumed))
+    assert "assumed" not in "\n".join(cost_lines(given))
+    assert (cost_json(assumed)["lengths"], cost_json(given)["lengths"]) == ("assumed", "given")

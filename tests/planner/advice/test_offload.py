@@ -69,6 +69,20 @@ def test_tiers_are_given_by_name_size_and_rate() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cpu=64GiB,cpu=32GiB", "cpu is given twice"),
+        ("cpu=0", "keeps nothing"),
+        ("cpu=1GiB, s3=1TiB@0", "keeps nothing"),
+        (",".join(f"t{number}=1GiB@1GB" for number in range(9)), "9 tiers"),
+    ],
+)
+def test_a_tier_counts_once_and_keeps_something(text: str, said: str) -> None:
+    with pytest.raises(BadValueError, match=said):
+        parse_media(text)
+
+
 @pytest.mark.parametrize("text", ["", "cpu", "s3=1TiB", "=1GiB", "cpu=", "cpu=1GiB@x", "a b=1GiB@1GB"])
 def test_a_tier_that_is_not_understood_is_named(text: str) -> None:
     with pytest.raises(BadValueError, match="--offload"):

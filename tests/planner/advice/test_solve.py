@@ -56,7 +56,7 @@ def test_one_request_may_have_the_whole_pool(request_of: MakeRequest) -> None:
 
 def test_the_config_ends_the_context_where_the_pool_would_not(request_of: MakeRequest) -> None:
     found = largest_max_model_len(card(request_of, config={"max_position_embeddings": 4096}))
-    assert (found.value, found.note) == (4096, "longer than config.json allows")
+    assert (found.value, found.note) == (4096, "the model takes no longer one")
 
 
 def test_max_num_seqs_is_what_the_pool_carries_at_that_length(request_of: MakeRequest) -> None:

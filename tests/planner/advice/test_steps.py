@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvbudget.planner.advice.steps import Advice, advice_json, advice_lines, advice_of
+from kvbudget.planner.advice.steps import Advice, advice_json, advice_of
+from kvbudget.planner.advice.told import advice_lines
 from kvbudget.planner.build import make_plan
+from kvbudget.planner.hardware.gpus import gpu_named
 from kvbudget.planner.request import Amount, PlanRequest
 from kvbudget.planner.workload.margin import NO_MARGIN, parse_margin
 from kvbudget.planner.workload.mix import Workload
@@ -133,16 +135,11 @@ def test_the_text_names_every_step_and_the_document_is_plain(request_of: MakeReq
     assert document["now"]["gpus"] == 1
 
 
-def _again(request: PlanRequest, joined: str) -> PlanRequest:
-    """As if `joined` stood on the command line, behind what was there."""
-    words = joined.split()
-    changes: dict[str, Any] = {}
-    for flag, value in zip(words[::2], words[1::2], strict=True):
-        if flag == "--weights":
-            request = request._replace(weights=Amount(Bytes(int(value)), "given", "--weights"))
-        else:
-            changes[flag[2:].replace("-", "_")] = int(value) if value.isdigit() else value
-    return request._replace(flags=request.flags._replace(**changes))
+def _again(request: PlanRequest, one: Any) -> PlanRequest:
+    """As if all that differs by that step stood on the command line, behind what was there."""
+    if one.weights_bytes is not None:
+        request = request._replace(weights=Amount(Bytes(one.weights_bytes), "given", "--weights"))
+    return request._replace(flags=request.flags._replace(**one.flags))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -168,9 +165,9 @@ def test_the_flags_of_a_step_together_give_the_numbers_that_it_shows(
     for one in (*advice.retreat, *advice.spending):
         if one.together is None or not one.together.starts or one.name == "one more replica":
             continue
-        found = make_plan(_again(request, one.joined)._replace(gpus=None))
-        assert found.ceilings.ceiling * engines == one.together.ceiling, one
-        assert found.pool.tokens * engines == one.together.pool_tokens, one
+        found = make_plan(_again(request, one)._replace(gpus=None))
+        assert found.ceilings.ceiling * found.engines == one.together.ceiling, one
+        assert found.pool.tokens * found.engines == one.together.pool_tokens, one
         assert one.enough is found.fits, one
 
 
@@ -182,5 +179,166 @@ def test_once_the_limit_is_lowered_every_later_step_says_where_it_is_by_then(req
     for one in (shorter, eight_bit):
         assert one.together is not None
         assert f"--max-num-seqs {one.together.ceiling} " in one.joined  # not the 1 of the first step
-        assert f"({one.joined})" in "\n".join(advice_lines(advice))
+    assert f"all of it: {shorter.joined}" in "\n".join(advice_lines(advice))
     assert shorter.enough is True
+
+
+def test_steps_behind_the_first_that_is_enough_are_named_and_not_told_in_detail(request_of: MakeRequest) -> None:
+    lines = advice_lines(advice_of(make_plan(wide(request_of, target_concurrency=16))))
+    spending = lines[lines.index("to spend, in this order, each with those before it:") + 1 :]
+    assert [line.partition(" (")[0] for line in spending[:4]] == [
+        "1. limit what is let in", "2. shorten the context", "3. quantise the weights", "4. 8-bit KV cache",
+    ]  # fmt: skip
+    assert " ENOUGH" in spending[3]
+    assert spending[4] == "if more is wanted: twice the cards for one engine, one more replica (their numbers: --json)"
+    assert len(spending) == 5
+    enough = advice_lines(advice_of(make_plan(wide(request_of, target_concurrency=1))))
+    assert len(enough) == 2
+    assert enough[0].endswith(" ENOUGH")
+
+
+def test_requests_are_told_and_the_tokens_of_the_pool_are_not(request_of: MakeRequest) -> None:
+    plan = make_plan(wide(request_of))
+    lines = advice_lines(advice_of(plan))
+    assert lines[0] == f"now: {plan.ceilings.ceiling} requests of 8,192 tokens at once"
+    assert f"{plan.pool.tokens:,} tokens" not in "\n".join(lines)
+    assert all("changes nothing here" not in line for line in lines if "8-bit KV cache" in line)
+
+
+def test_a_step_that_changes_a_plan_together_does_not_say_that_it_changes_nothing(request_of: MakeRequest) -> None:
+    """Alone the second half of nothing is nothing: what is told beside a number is of that number."""
+    full = make_plan(wide(request_of, weights=75 * GB, gpu_memory=Bytes(92 * GB), max_model_len=32768))
+    for one in (*advice_of(full).retreat, *advice_of(full).spending):
+        if one.together is not None and "changes nothing" in one.note:
+            assert one.together == advice_of(full).now
+
+
+def test_where_nothing_starts_only_what_makes_it_start_is_told(request_of: MakeRequest) -> None:
+    plan = make_plan(wide(request_of, weights=60 * GB, max_model_len=32768))  # 8 GB: 9,760 tokens
+    assert not plan.fits
+    lines = advice_lines(advice_of(plan))
+    text = "\n".join(lines)
+    assert "does not start" in lines[0]
+    assert "limit what is let in" not in text
+    assert "gate at" not in text
+    told = [line for line in lines if line[:1].isdigit()]
+    assert [line.partition(" (")[0][3:] for line in told] == ["shorten the context"] * 2
+    assert all(" STARTS" in line and " 0 requests" not in line for line in told)
+    assert "not enough alone to start: lower concurrency" in text
+
+
+def test_the_length_that_is_advised_starts_at_the_low_end_too(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(gpu=gpu_named("rtx-3090")))
+    shorter = step(advice_of(plan), "shorten the context")
+    assert plan.low_end is not None
+    assert shorter.flags["max_model_len"] == plan.low_end.largest_max_model_len // 1024 * 1024
+    assert shorter.together.starts
+
+
+def test_cards_that_lie_idle_are_the_first_step_and_cost_nothing(request_of: MakeRequest) -> None:
+    advice = advice_of(make_plan(request_of(gpu=gpu_named("rtx-3090"), gpus=2)))
+    for first in (advice.retreat[0], advice.spending[0]):
+        assert (first.name, first.cost, first.flag) == ("use all cards", "free", "--tensor-parallel-size 2")
+        assert first.together is not None
+        assert (first.together.starts, first.together.max_model_len, first.together.gpus) == (True, 131072, 2)
+    assert len([line for line in advice_lines(advice) if line[:1].isdigit()]) == 2  # the rest is named
+
+
+def test_a_latent_cache_is_split_before_anything_is_given_up(request_of: MakeRequest) -> None:
+    config = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 24, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 1536, "n_routed_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3,
+        "num_attention_heads": 32, "num_key_value_heads": 32,
+    }  # fmt: skip
+    plan = make_plan(
+        request_of(config=config, weights=100 * GB, gpu=gpu_named("h100"), gpus=4, tensor_parallel_size=4,
+                   max_model_len=65536, target_concurrency=40)
+    )  # fmt: skip
+    advice = advice_of(plan)
+    first = advice.spending[0]
+    assert (first.name, first.cost) == ("split the same cards otherwise", "free")
+    assert first.together is not None
+    assert first.together.gpus == 4
+    assert first.together.ceiling > advice.now.ceiling
+    assert advice.retreat[0].name == first.name
+    found = make_plan(_again(plan.request, first))
+    assert found.ceilings.ceiling * found.engines == first.together.ceiling
+
+
+def test_cards_that_are_too_few_for_the_length_start_with_a_shorter_one(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(weights=141 * GB, gpu=gpu_named("h100"), gpus=2, config=WIDE | {
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+        "num_hidden_layers": 80,
+    }))  # fmt: skip
+    assert plan.pool.largest_max_model_len == 0
+    first = advice_of(plan).spending[0]
+    assert (first.name, first.cost) == ("use all cards", "free")
+    assert first.together is not None
+    assert first.together.starts
+    assert 1024 <= first.together.max_model_len < 131072
+    assert "--max-model-len" in first.joined
+    assert make_plan(_again(plan.request, first)).ceilings.ceiling == first.together.ceiling >= 1
+
+
+def test_what_the_card_cannot_do_does_not_spoil_the_steps_behind_it(request_of: MakeRequest) -> None:
+    """fp8 on a Turing card is refused whatever the memory; half the weights help."""
+    advice = advice_of(make_plan(request_of(gpu=gpu_named("t4"))))
+    smaller = step(advice, "quantise the weights")
+    assert smaller.together.starts
+    for one in advice.spending:
+        assert one.together is None or one.together.starts or one.name == "shorten the context"
+
+
+def test_slices_that_were_joined_are_taken_apart(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(gpu=gpu_named("h100:3g.40gb"), gpus=2, tensor_parallel_size=2, max_model_len=8192))
+    assert not plan.fits
+    first = advice_of(plan).spending[0]
+    assert (first.name, first.flag) == ("one engine on each slice", "--tensor-parallel-size 1")
+    assert first.together is not None
+    assert first.together.starts
+
+
+def test_a_mig_slice_is_not_joined_with_others(request_of: MakeRequest) -> None:
+    advice = advice_of(make_plan(request_of(gpu=gpu_named("h100:3g.40gb"), max_model_len=8192)))
+    wider = step(advice, "twice the cards for one engine")
+    assert wider.together is None
+    assert "larger slice" in wider.note
+    assert advice.parallel is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("sglang", ("--max-running-requests ", "--context-length ", "--kv-cache-dtype fp8_e4m3", "--tp-size 2")),
+        ("tgi", ("--max-batch-size ", "--max-total-tokens ", "--num-shard 2")),
+        ("trtllm", ("--max-batch-size ", "--max-seq-len ", "--kv-cache-dtype fp8", "--tensor-parallel-size 2")),
+        ("llamacpp", ("--ctx-size ", "--parallel ", "--cache-type-k q8_0", "--cache-type-v q8_0", "over 2 cards")),
+    ],
+)
+def test_steps_are_spelt_as_the_engine_spells_them(
+    request_of: MakeRequest, engine: str, words: tuple[str, ...]
+) -> None:
+    plan = make_plan(request_of(gpu=gpu_named("l40s"), max_model_len=16384)._replace(engine=engine))
+    advice = advice_of(plan)
+    text = "\n".join(f"{one.flag}; {one.joined}" for one in (*advice.retreat, *advice.spending))
+    for word in words:
+        assert word in text
+    for other in ("--max-model-len", "--max-num-seqs", "--enable-prefix-caching", "--weights"):
+        assert other not in text
+
+
+def test_slots_of_one_context_are_given_more_of_it_not_less(request_of: MakeRequest) -> None:
+    """llama.cpp: half of --ctx-size is half of the pool for all."""
+    request = request_of(weights=5 * GB, gpu=gpu_named("l40s"), max_model_len=16384, target_concurrency=4)
+    plan = make_plan(request._replace(engine="llamacpp"))
+    assert not plan.fits
+    first = advice_of(plan).spending[0]
+    assert (first.name, first.flag) == ("a context for each slot", "--parallel 4 --ctx-size 65536")
+    assert (first.enough, first.cost) == (True, "free")
+    assert make_plan(_again(plan.request, first)).ceilings.ceiling == 4
+
+
+def test_weights_of_a_few_bits_are_not_quantised_again(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(weights=5 * GB, gpu=gpu_named("l40s"), max_model_len=16384))
+    assert "bits already" in step(advice_of(plan), "quantise the weights").note

@@ -126,6 +126,17 @@ def test_a_target_is_for_all_engines_together(reviewed: dict[str, Any]) -> None:
     assert "46 requests of full length at once on 2 engines" in reason.message
 
 
+def test_a_target_is_judged_by_the_p95_length_where_lengths_are_known(reviewed: dict[str, Any]) -> None:
+    present = copy.deepcopy(reviewed)
+    present["capacity"]["p95"] = 60
+    reviewed["targets"]["concurrency"] = 60
+    reviewed["inputs"]["flags"]["prompt-lengths"] = "p50=800,p95=2k"
+    assert codes(reviewed, present) == []
+    reviewed["targets"]["concurrency"] = 61
+    (reason,) = [one for one in drift(reviewed, present) if one.code == "below_target_concurrency"]
+    assert reason.message.startswith("60 requests of p95 length at once")
+
+
 def test_a_missed_target_says_what_to_give_up_first(reviewed: dict[str, Any]) -> None:
     reviewed["targets"] = {"concurrency": 30, "retreat": ["shorten the context cap"]}
     (reason,) = drift(reviewed, copy.deepcopy(reviewed))

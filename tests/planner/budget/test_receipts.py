@@ -59,7 +59,9 @@ def test_tokens_of_older_versions_are_compared_as_they_were_printed() -> None:
     rows = {row.what: row for row in compare(budget(kv=groups), old).rows}
     assert (rows["tokens"].plan, rows["tokens"].difference) == (3200, 0.0)  # 1,000 blocks // 5 groups x 16
     assert "(blocks // groups)" in explained(old, kv=groups)["tokens_of_older_vllm"]
-    assert "tokens_of_older_vllm" not in explained(old._replace(version="0.21.0"), kv=groups)
+    assert "tokens_of_older_vllm" in explained(old._replace(version="0.20.0"), kv=groups)
+    for version in ("0.20.1", "0.20.2+cu130", "0.21.0", "0.999", "nightly"):
+        assert "tokens_of_older_vllm" not in explained(old._replace(version=version), kv=groups)
 
 
 def test_graphs_that_were_captured_after_sizing_are_named() -> None:
@@ -89,6 +91,22 @@ def test_another_start_is_no_comparison() -> None:
     assert not comparison.same_start
     assert "tensor_parallel_size is 2 there, 1 in the plan" in comparison.explanations[0].text
     assert not compare(budget(), Receipt("sglang", tokens=5)).same_start
+
+
+@pytest.mark.parametrize(
+    ("told", "weights", "other"),
+    [
+        ("Qwen/Qwen3-8B", 15.0, True), ("Qwen/Qwen3-8B", None, True), ("/models/my-copy", 16.01, False),
+        ("meta-llama/Llama-3.1-8B-Instruct", 30.0, False), ("models--meta-llama--Llama-3.1-8B", None, False),
+        ("", 30.0, False),
+    ],
+)  # fmt: skip
+def test_a_log_of_another_model_is_no_comparison(told: str, weights: float | None, other: bool) -> None:
+    size = None if weights is None else int(weights * GIB)
+    receipt = Receipt("vllm", "0.32.0", model=told or None, weights_bytes=size, num_blocks=1000)
+    comparison = compare(budget(model={"name": "llama-3.1-8b"}), receipt)
+    assert ("other_model" in [found.code for found in comparison.explanations]) == other
+    assert comparison.same_start == (not other)
 
 
 def test_at_another_length_concurrency_does_not_decide() -> None:

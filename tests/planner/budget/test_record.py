@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvbudget.engines.flags import EngineFlags
 from kvbudget.errors import BadConfigError, BadValueError
+from kvbudget.model.read import model_from_config
 from kvbudget.planner.budget.record import (
     arguments_of,
     budget_of,
@@ -22,7 +24,8 @@ from kvbudget.planner.budget.record import (
 )
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.request import PlanRequest
-from kvbudget.units import GIB
+from kvbudget.pool.groups import Layout
+from kvbudget.units import GIB, Bytes
 
 MakeRequest = Callable[..., PlanRequest]
 
@@ -172,6 +175,26 @@ def test_a_layout_that_is_damaged_is_refused_not_left_out(groups: object) -> Non
     with pytest.raises(BadConfigError, match=r"kv\.groups is damaged"):
         layout_of({"kv": {"groups": groups}})
     assert layout_of({}) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kv: kv["groups"].pop(0), lambda kv: kv["groups"][0].update(kind="full", most_tokens=0, extra_blocks=0),
+        lambda kv: kv["groups"][0].update(most_tokens=16), lambda kv: kv["groups"][0].update(page_size_bytes=2**40),
+    ],
+)  # fmt: skip
+def test_groups_that_do_not_come_to_what_stands_beside_them_are_refused(damage: Callable[[Any], object]) -> None:
+    """One group that is lost would be a request's blocks that nobody counts."""
+    config = {"model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 1024, "sliding_window_pattern": 6}
+    plan = make_plan(
+        PlanRequest(model_from_config(config), "vllm", EngineFlags(max_model_len=8192), kv_cache_memory=Bytes(GIB))
+    )
+    document = budget_of(plan, request_inputs("./m", {}), written="2026-11-29")
+    assert layout_of(document) == Layout(plan.stage.layout.groups)
+    damage(document["kv"])
+    with pytest.raises(BadConfigError, match=r"a group is lost or was altered"):
+        layout_of(document)
 
 
 def test_the_same_receipt_is_kept_once_and_only_so_many_are() -> None:

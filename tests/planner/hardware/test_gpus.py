@@ -64,6 +64,49 @@ def test_a_count_follows_the_name() -> None:
     assert gpus_named("h100") == (GPUS["h100-80gb"], None)
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "count"),
+    [
+        ("2xH100", "h100-80gb", 2),
+        ("2x3090", "rtx-3090", 2),
+        ("8 x h100", "h100-80gb", 8),
+        ("8X H200", "h200", 8),
+        ("h100 x8", "h100-80gb", 8),
+        ("h100*8", "h100-80gb", 8),
+        ("4\u00d7l40s", "l40s", 4),
+        ("2x rtx4090", "rtx-4090", 2),
+        ("rtx4090x2", "rtx-4090", 2),
+        ("rtx4090", "rtx-4090", None),
+        ("mi300x", "mi300x", None),
+        ("8xMI300X", "mi300x", 8),
+        ("MI300X x 8", "mi300x", 8),
+    ],
+)
+def test_a_count_is_read_as_people_write_it(text: str, key: str, count: int | None) -> None:
+    assert gpus_named(text) == (GPUS[key], count)
+
+
+def test_a_counted_slice_and_two_counts() -> None:
+    part, count = gpus_named("2x h100:3g.40gb")
+    assert (part.mig_profile, count) == ("3g.40gb", 2)
+    with pytest.raises(BadValueError, match="two counts"):
+        gpus_named("2xh100:2")
+    with pytest.raises(BadValueError, match="two counts"):
+        gpus_named("h100:2:2")
+
+
+def test_labels_of_nodes_name_card_and_slice() -> None:
+    assert gpus_named("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb")[0] == slices_of("a100-40gb")["1g.5gb"]
+    assert gpu_named("Tesla-T4-SHARED") is GPUS["t4"]  # shared in time: every process sees all of it
+
+
+def test_the_memory_that_an_error_offers_is_that_of_the_near_card() -> None:
+    with pytest.raises(UnsupportedError, match=r"rtx-3090.*--gpu-memory 23\.58GiB"):
+        gpus_named("2x3091")
+    with pytest.raises(UnsupportedError, match="--gpu-memory SIZE"):
+        gpus_named("voodoo")
+
+
 def test_a_mig_slice_follows_the_name_and_may_be_counted() -> None:
     half, count = gpus_named("h100-80gb:3g.40gb:2")
     assert count == 2

@@ -15,12 +15,25 @@ def test_percentiles_are_read_in_any_order_and_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "800", "p50", "p50=", "p51=3", "p50=1,p50=2", "p50=9,p95=8", "p50=-1", "p50=1e3", "p50=1,"]
+    "text", ["", "p50", "p50=", "p51=3", "p50=1,p50=2", "p50=9,p95=8", "p50=-1", "p50=1e3", "p50=1,"]
 )
 def test_what_is_no_list_of_percentiles_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadValueError, match="--output-lengths") as caught:
         parse_lengths(text, "--output-lengths")
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("4000", 4000), ("4k", 4096), (" 8k ", 8192)])
+def test_one_number_is_the_length_of_all(text: str, tokens: int) -> None:
+    lengths = parse_lengths(text, "--prompt-lengths")
+    assert lengths == Lengths(Tokens(tokens), Tokens(tokens), Tokens(tokens))
+    assert set(drawn_through(lengths, 40)) == {tokens}
+
+
+@pytest.mark.parametrize("text", ["4000,5000", "4e3", "4000 tokens", "-4000", "4000="])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(BadValueError):
+        parse_lengths(text, "--prompt-lengths")
 
 
 def test_the_given_percentiles_come_out_again() -> None:

@@ -77,6 +77,9 @@ def test_what_is_longer_than_the_context_is_cut_or_refused(request_of: MakeReque
     found = workload_of(pool_of(request_of, 1000), workload((9000, 1), (8000, 1000), (100, 100)))
     assert found.beyond == pytest.approx(2 / 3)
     assert (found.p99.tokens, found.longest) == (8192, 9001)
+    assert found.left_out == (1, 1)
+    assert (found.mean_prompt, found.mean_output) == ((8000 + 100) / 2, (192 + 100) / 2)  # of what is served
+    assert "3 requests from trace, 1 refused" in workload_lines(found)[0]
     with pytest.raises(BadValueError, match="all 1 prompts"):
         workload_of(pool_of(request_of, 1000), workload((9000, 1)))
     with pytest.raises(BadValueError, match="no requests"):
@@ -92,8 +95,11 @@ def test_percentiles_give_the_ceilings_of_the_plan(request_of: MakeRequest) -> N
     prompt, output = (parse_lengths(text, "--x") for text in ("p50=800,p95=4000", "p50=200,p95=900"))
     plan = pool_of(request_of, 10_000, prompt_lengths=prompt, output_lengths=output)
     found = workload_of(plan, workload_from_percentiles(prompt, output))
-    assert found.p50.ceiling == pytest.approx(plan.ceilings.p50, rel=0.03)
-    assert found.p95.ceiling == pytest.approx(plan.ceilings.p95, rel=0.03)
+    assert (found.p50.tokens, found.p95.tokens, found.p99.tokens) == plan.ceilings.lengths
+    ceilings = plan.ceilings
+    assert (found.p50.ceiling, found.p95.ceiling, found.p99.ceiling) == (ceilings.p50, ceilings.p95, ceilings.p99)
+    assert found.derived == ("p99",)
+    assert "p99 was not given" in "\n".join(workload_lines(found))
 
 
 def test_sliding_layers_make_long_requests_cheaper(request_of: MakeRequest) -> None:

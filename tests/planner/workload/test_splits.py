@@ -20,7 +20,7 @@ def test_tokens_stay_and_drain_time_and_refusals_do_not() -> None:
     assert rows[0].retry_after_s == 43
     # 320 blocks are free at 90 %: 1,024 do not fit, 256 do
     assert [row.refusal_at_90 for row in rows] == [1, 0, 0, 0, 0]
-    assert "refused at 90 % use: 100.0%" in rows[0].line()
+    assert "when the pool is 90 % full, 100.0% of further ones are refused" in rows[0].line()
 
 
 def test_short_requests_cost_more_blocks_where_each_has_a_constant_part() -> None:
@@ -36,6 +36,22 @@ def test_what_is_longer_than_the_context_is_refused_whatever_is_free() -> None:
     rows = splits_of(uniform_layout(16), [(768, 256)], SERVICE, usable_blocks=10**6, concurrency=1, max_model_len=8192)
     assert [row.beyond for row in rows] == [1, 0, 0, 0, 0]
     assert rows[0].refusal_at_90 == 1
+    assert rows[0].line().endswith("not here, max_model_len is 8,192")
+
+
+def test_a_row_that_cannot_be_says_so_instead_of_how_fast_it_drains() -> None:
+    state = Group(LayerKind.MAMBA, 1, Tokens(16), Bytes(16), fixed_blocks=Blocks(6))
+    layout = Layout((*uniform_layout(16).groups, state))
+    rows = splits_of(
+        layout, [(768, 256)], SERVICE, usable_blocks=3400, concurrency=48, max_model_len=8192, max_num_seqs=100
+    )
+    assert [bool(row.unfit) for row in rows] == [True, False, False, True, True]
+    assert "max_model_len is 8,192" in rows[0].line()
+    assert "they need 4,224 blocks and there are 3,400, enough for 154" in rows[3].line()
+    few = splits_of(uniform_layout(16), [(768, 256)], SERVICE, usable_blocks=3400, concurrency=48, max_model_len=8192,
+                    max_num_seqs=100)  # fmt: skip
+    assert "--max-num-seqs lets 100 run at once" in few[3].line()
+    assert all("done after" not in row.line() for row in (*rows, *few) if row.unfit)
 
 
 def test_a_row_counts_whole_requests() -> None:

@@ -48,18 +48,17 @@ def extras_of(args: argparse.Namespace, plan: Plan, trace: "Workload | None" = N
         lines = tuple(workload_lines(assessed))
         extras.append(Extra("workload", "Your requests", workload_json(assessed), lines))
     if args.advise:
-        from kvbudget.planner.advice.steps import advice_json, advice_lines, advice_of
+        from kvbudget.planner.advice.steps import advice_json, advice_of
+        from kvbudget.planner.advice.told import advice_lines
 
         advice = advice_of(plan, workload, margin, assessed.sharing if assessed else None)
         extras.append(
             Extra("advice", "What to change, cheapest first", advice_json(advice), tuple(advice_lines(advice)))
         )
     if args.solve is not None:
-        from kvbudget.planner.advice.goals import answers_json, answers_lines, answers_to, goals_named
-        from kvbudget.planner.advice.solve import Wish
+        from kvbudget.planner.advice.goals import answers_json, answers_lines, answers_to, goals_named, wish_of
 
-        wish = Wish(plan.request.target_concurrency or 1, 0, margin)
-        answers = answers_to(plan, goals_named(args.solve), wish)
+        answers = answers_to(plan, goals_named(args.solve), wish_of(plan, margin=margin))
         extras.append(Extra("solved", "What would be enough", answers_json(answers), tuple(answers_lines(answers))))
     if args.long_context is not None:
         from kvbudget.planner.advice.longcontext import long_context_json, long_context_lines, long_context_of
@@ -92,6 +91,7 @@ def extras_of(args: argparse.Namespace, plan: Plan, trace: "Workload | None" = N
             prompt_tokens=assessed.mean_prompt if assessed else length / 2,
             output_tokens=assessed.mean_output if assessed else length / 2,
             concurrency=assessed.fits_95 if assessed else plan.ceilings.ceiling,
+            lengths="given" if assessed else "assumed",
         )
         if cost is None:
             said = "not known: the card's speed is unknown, or nothing fits; give --gpu"

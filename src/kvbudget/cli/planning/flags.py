@@ -55,6 +55,9 @@ def _add_engine(engine: Any) -> None:
     engine.add_argument(
         "--data-parallel-size", "-dp", type=_whole, metavar="N", help="engines beside one another; experts are shared"
     )
+    engine.add_argument(
+        "--enable-expert-parallel", "-ep", action=ON_OR_OFF, help="ranks of all engines share whole experts out"
+    )
     engine.add_argument("--num-gpu-blocks-override", type=_whole, metavar="N", help="blocks, whatever the memory")
     engine.add_argument(
         "--enable-prefix-caching", action=ON_OR_OFF, help="vLLM's default: on; recurrent states cost more blocks then"
@@ -87,10 +90,10 @@ def _add_other_engines(other: Any) -> None:
 
 
 def _add_workload(workload: Any) -> None:
-    workload.add_argument("--prompt-lengths", metavar="P", help="p50=800,p95=4000,p99=8000")
+    workload.add_argument("--prompt-lengths", metavar="P", help="p50=800,p95=4000,p99=8000, or one length")
     workload.add_argument("--output-lengths", metavar="P", help="the same for generated tokens")
     workload.add_argument("--trace", metavar="FILE", help="lengths of real requests: Azure, Mooncake, JSONL, logs")
-    workload.add_argument("--trace-format", metavar="F", help="azure, mooncake, jsonl, usage, vllm, histogram")
+    workload.add_argument("--trace-format", metavar="F", help="azure, mooncake, csv, jsonl, usage, vllm, histogram")
     workload.add_argument("--arrival-rate", type=_number, metavar="R", help="requests a second, for this engine")
     workload.add_argument("--seconds-per-token", type=_number, metavar="S", help="of one request while decoding")
     workload.add_argument("--prefill-tokens-per-s", type=_number, metavar="R", help="of the whole engine")

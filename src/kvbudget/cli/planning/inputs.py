@@ -121,10 +121,10 @@ def _config(args: argparse.Namespace, command: "Command | None", checkpoint: Che
 
 
 def _pool(args: argparse.Namespace, command: "Command | None") -> Bytes | None:
-    """--kv-cache-memory-bytes; that of --command only where no flag says how much memory there is."""
+    """--kv-cache-memory-bytes, else that of --command, which beats the share of the card as it does in vLLM; but not a
+    share that was given here, beside the command."""
     given = _size(args.kv_cache_memory_bytes, "--kv-cache-memory-bytes")
-    sized = args.gpu_memory is not None or args.gpu_memory_utilization is not None or args.gpu is not None
-    if given is None and command is not None and command.kv_cache_memory_bytes and not sized:
+    if given is None and command is not None and command.kv_cache_memory_bytes and args.gpu_memory_utilization is None:
         return Bytes(command.kv_cache_memory_bytes)
     return given
 
@@ -177,16 +177,32 @@ def _cards(args: argparse.Namespace, command: "Command | None") -> "tuple[Gpu | 
     cards: int | None = args.gpus if args.gpus is not None else command.gpus or None if command else None
     named = args.gpu if args.gpu is not None else command.gpu if command and args.gpu_memory is None else None
     if not named and args.gpu is None:
+        _refuse_slice_of_nothing(args, command)
         return None, cards
     from kvbudget.planner.hardware.gpus import gpu_named, gpus_named
 
+    profile = command.mig_profile if command else ""
     if args.gpu is not None:
         card, counted = gpus_named(args.gpu)
+        if profile and not card.mig_profile:
+            card, _ = gpus_named(f"{args.gpu}:{profile}")
         return card, args.gpus if args.gpus is not None else counted if counted is not None else cards
     try:  # the label of the machine's accelerator is a hint, not a wish
-        return gpu_named(named or ""), cards
+        card = gpu_named(named or "")
+        return gpu_named(f"{named}:{profile}") if profile and not card.mig_profile else card, cards
     except InputError:
         return None, cards
+
+
+def _refuse_slice_of_nothing(args: argparse.Namespace, command: "Command | None") -> None:
+    """A slice is part of a card, and the command does not say of which."""
+    sized = args.gpu_memory, args.kv_cache_memory_bytes, args.num_gpu_blocks_override
+    if command is None or not command.mig_profile or command.kv_cache_memory_bytes or any(x is not None for x in sized):
+        return
+    raise BadValueError(
+        f"--command asks for a MIG slice {command.mig_profile}, and does not say of which card",
+        fix=f"give the card, --gpu h100:{command.mig_profile} for one, or --gpu-memory SIZE of the slice",
+    )
 
 
 def _lengths(text: str | None, flag: str) -> "Lengths | None":

@@ -2,7 +2,7 @@
 
 import difflib
 
-from kvbudget.engines.commands.command import Command
+from kvbudget.engines.commands.command import Change, Command, Note
 from kvbudget.engines.commands.dialects import DIALECTS
 from kvbudget.engines.commands.options import long_names
 from kvbudget.engines.registry import engine_named
@@ -19,12 +19,18 @@ _AT_LOAD = frozenset(
 def notes_on(command: Command, request: PlanRequest, *, version_given: bool) -> tuple[Finding, ...]:
     """Findings in the order of their weight. `version_given`: --engine says which version runs."""
     engine = command.engine.partition("@")[0]
+    planned, _, version = request.engine.partition("@")
+    changes: list[Change] = []
+    if planned == engine:  # else the command is planned as another engine's, which has flags of its own
+        refused_by = DIALECTS[engine].refused_by
+        changes = [change for flag in command.spelled if (change := refused_by(flag, version)) is not None]
     return (
         *(_unknown(flag, engine, command.version) for flag in command.unknown),
-        *_unmodelled(command),
+        *(_changed(change, engine, version) for change in changes),
+        *_unmodelled(command, engine, version if planned == engine else "", {change.flag for change in changes}),
         *_quantisation(command, request),
         *(() if version_given else _version(command, engine)),
-        *(_unclear(what) for what in command.hidden),
+        *(_unclear(note) for note in command.hidden if not _said_otherwise(note, request)),
     )
 
 
@@ -46,6 +52,20 @@ def _unknown(flag: str, engine: str, version: str | None) -> Finding:
     )
 
 
+def _changed(change: Change, engine: str, version: str) -> Finding:
+    """A flag that was gone by this version, or came later. "" is the newest, which nobody asked for."""
+    known = version or engine_named(engine).version
+    if change.gone:
+        message = f"{change.flag} is gone since {engine} {change.since}: {known} refuses to start with it"
+        fix = change.instead or "leave it out"
+        if not version:
+            fix += f"; {known} is assumed: if you run an older one, give --engine {engine}@{change.other}"
+    else:
+        message = f"{change.flag} came with {engine} {change.since}: {known} refuses to start with it"
+        fix = f"leave it out, or run {engine} {change.since} or newer"
+    return Finding("command_flag_unknown", "error", f"--command: {message}", fix)
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     """0.5.25 is newer than 0.5.23, and 0.32.0 is no newer than 0.32."""
     parts = ("".join(c for c in part if c in "0123456789") for part in version[:40].split(".")[:3])
@@ -55,7 +75,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _unmodelled(command: Command) -> list[Finding]:
+def _unmodelled(command: Command, engine: str, version: str, refused: set[str]) -> list[Finding]:
+    unread = DIALECTS[engine].unread
     return [
         Finding(
             "command_flag_unmodelled",
@@ -64,6 +85,7 @@ def _unmodelled(command: Command) -> list[Finding]:
             "compare with the engine's start-up log: kvbudget receipt",
         )
         for flag in command.unmodelled
+        if flag.flag not in refused and not unread(flag.flag, flag.value, version)
     ]
 
 
@@ -100,5 +122,11 @@ def _version(command: Command, engine: str) -> list[Finding]:
     ]
 
 
-def _unclear(what: str) -> Finding:
-    return Finding("command_unclear", "warning", f"--command: {what}", "say it with a flag of kvbudget plan")
+def _unclear(note: Note) -> Finding:
+    return Finding("command_unclear", "warning", f"--command: {note}", note.fix)
+
+
+def _said_otherwise(note: Note, request: PlanRequest) -> bool:
+    """A slice of unknown size, when --gpu says which one."""
+    sliced = request.gpu is not None and request.gpu.mig_profile != ""
+    return "--gpu CARD:SLICE" in note.fix and (sliced or request.gpu_memory is not None)

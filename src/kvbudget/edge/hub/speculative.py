@@ -6,11 +6,15 @@ from kvbudget.edge.hub.folder import read_checkpoint
 from kvbudget.edge.hub.loaded import weights_beside
 from kvbudget.engines.flags import Speculation
 from kvbudget.errors import BadValueError
+from kvbudget.model.drafts import draft_inside
 from kvbudget.model.read import model_from_config
 from kvbudget.planner.request import Amount
 
 _MOST_TOKENS = 1024
 _MOST_RANKS = 4096
+_KEEP_NOTHING = ("medusa", "mlp_speculator")
+# vLLM 0.32 config/speculative.py, in its order
+_NAMED = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 
 
 def speculation_of(given: Mapping[str, object]) -> tuple[Speculation, Amount | None]:
@@ -34,6 +38,16 @@ def speculation_of(given: Mapping[str, object]) -> tuple[Speculation, Amount | N
     if not reference:
         return Speculation(method or "mtp", tokens, draft_tensor_parallel_size=ranks), None
     checkpoint = read_checkpoint(reference)
-    draft = model_from_config(checkpoint.config, checkpoint.name)
-    speculation = Speculation(method or "draft_model", tokens, draft, draft_tensor_parallel_size=ranks)
+    inside = draft_inside(checkpoint.config)
+    method = method or inside.method or _method_named(reference)
+    if inside.config is None or method in _KEEP_NOTHING:
+        return Speculation(method, tokens, draft_tensor_parallel_size=ranks), None
+    draft = model_from_config(inside.config, checkpoint.name)
+    speculation = Speculation(method, tokens, draft, draft_tensor_parallel_size=ranks)
     return speculation, weights_beside(checkpoint, draft, 2, own_embedding=False)
+
+
+def _method_named(reference: str) -> str:
+    """config/speculative.py: where nothing says the method, the draft's name does."""
+    name = reference.lower()
+    return next((method for part, method in _NAMED if part in name), "draft_model")

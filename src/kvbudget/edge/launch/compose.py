@@ -5,7 +5,8 @@ Variables of the file come from the shell or .env of who starts it; only their d
 
 from collections.abc import Mapping
 
-from kvbudget.engines.commands.command import Invocation, shown
+from kvbudget.edge.launch.kubernetes import of_one
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, Invocation, Note, shown
 from kvbudget.engines.commands.shell import processes_in, split_words
 from kvbudget.errors import BadConfigError, InputError
 
@@ -28,15 +29,15 @@ def invocations_of_compose(document: Mapping[str, object]) -> list[Invocation]:
 
 
 def _invocation(name: str, service: Mapping[str, object]) -> Invocation:
-    notes: list[str] = []
+    notes: list[Note] = []
     entrypoint = _words(service.get("entrypoint"))
     command = _words(service.get("command"))
     environment = _environment(service.get("environment"))
     if service.get("env_file") is not None:
-        notes.append("env_file is not read")
+        notes.append(Note("env_file is not read", SAY_WITH_FLAGS))
     replicas = _at(service, "deploy", "replicas")
     if isinstance(replicas, str) and replicas.isdigit() and int(replicas[:6]) > 1:
-        notes.append(f"{replicas} replicas; the plan is of one")
+        notes.append(of_one(int(replicas[:6])))
     container = service.get("container_name")
     return Invocation(
         (*entrypoint, *command),
@@ -92,7 +93,7 @@ def _expanded(text: str) -> str:
     return "".join(out)
 
 
-def _gpus(service: Mapping[str, object], notes: list[str]) -> int | None:
+def _gpus(service: Mapping[str, object], notes: list[Note]) -> int | None:
     """deploy.resources.reservations.devices, or the shorter `gpus`."""
     short = service.get("gpus")
     if isinstance(short, str):
@@ -113,7 +114,9 @@ def _gpus(service: Mapping[str, object], notes: list[str]) -> int | None:
             if count.isdigit():
                 total = (total or 0) + int(count[:6])
             elif count != "all":
-                notes.append(f"the number of GPUs is {shown(count)}, which is not defined in the text")
+                notes.append(
+                    Note(f"the number of GPUs is {shown(count)}, which is not defined in the text", "give --gpus N")
+                )
     return total
 
 

@@ -7,7 +7,7 @@ LeaderWorkerSets and resources of operators are all read.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kvbudget.engines.commands.command import UNRESOLVED, Invocation, shown
+from kvbudget.engines.commands.command import UNRESOLVED, Invocation, Note, shown
 
 _ACCELERATOR_LABELS = (
     "nvidia.com/gpu.product",
@@ -15,6 +15,8 @@ _ACCELERATOR_LABELS = (
     "karpenter.k8s.aws/instance-gpu-name",
     "amd.com/gpu.product-name",
 )
+_PARTITION_LABELS = ("cloud.google.com/gke-gpu-partition-size",)
+_MIG = "mig-"
 
 
 class _Pod(NamedTuple):
@@ -90,18 +92,23 @@ def _invocation(
     maps: Mapping[str, Mapping[str, str]],
     files: Mapping[str, str],
 ) -> Invocation:
-    notes: list[str] = []
+    notes: list[Note] = []
     environment = _environment(container, maps)
     if pod.size > 1:  # injected by the LeaderWorkerSet controller
         environment.setdefault("LWS_GROUP_SIZE", str(pod.size))
     command = _arguments(container.get("command"), environment)
     arguments = _arguments(container.get("args"), environment)
-    gpus = _gpus(container, notes)
+    gpus, profile = _gpus(container, notes)
     if pod.size > 1:
-        notes.append(f"{pod.size} pods serve together; their GPUs are counted together")
+        notes.append(
+            Note(
+                f"{pod.size} pods serve together; their GPUs are counted together",
+                "give --gpus N if it is another number",
+            )
+        )
         gpus = gpus * pod.size if gpus is not None else None
     if pod.replicas > 1:
-        notes.append(f"{pod.replicas} replicas; the plan is of one")
+        notes.append(of_one(pod.replicas))
     name = str(container.get("name", ""))
     return Invocation(
         (*command, *arguments),
@@ -109,7 +116,8 @@ def _invocation(
         image=str(container.get("image") or ""),
         entrypoint=bool(command),
         gpus=gpus,
-        gpu=_accelerator(pod.spec),
+        gpu=_label(pod.spec, _ACCELERATOR_LABELS),
+        mig_profile=profile or _label(pod.spec, _PARTITION_LABELS),
         where=f"{where} container {shown(name)}",
         names=(where, where.partition("/")[2], name),
         notes=tuple(notes),
@@ -134,11 +142,13 @@ def _served(resource: Mapping[str, object], where: str, maps: Mapping[str, Mappi
     uri = str(model.get("storageUri") or "")
     if uri.startswith("hf://") and "--model" not in arguments:
         arguments += ["--model", uri.removeprefix("hf://")]
-    notes: list[str] = []
+    notes: list[Note] = []
+    gpus, profile = _gpus(model, notes)
     yield Invocation(
         tuple(arguments),
         environment,
-        gpus=_gpus(model, notes),
+        gpus=gpus,
+        mig_profile=profile,
         where=where,
         names=(where, where.partition("/")[2]),
         notes=tuple(notes),
@@ -182,31 +192,41 @@ def _environment(container: Mapping[str, object], maps: Mapping[str, Mapping[str
     return environment
 
 
-def _gpus(container: Mapping[str, object], notes: list[str]) -> int | None:
-    """nvidia.com/gpu, amd.com/gpu and the like; a MIG slice counts as one card and is named."""
+def _gpus(container: Mapping[str, object], notes: list[Note]) -> tuple[int | None, str]:
+    """nvidia.com/gpu, amd.com/gpu and the like; a MIG slice counts as one card. (how many, the slice's profile)."""
     for part in ("limits", "requests"):
         amounts = _at(container, "resources", part)
         if not isinstance(amounts, Mapping):
             continue
-        total = None
+        total, profiles = None, []
         for key, value in amounts.items():
             name = str(key).rpartition("/")[2]
             number = _number(value)
-            if number is None or not (name == "gpu" or name.startswith("mig-") or str(key).startswith("gpu.intel.com")):
+            if number is None or not (name == "gpu" or name.startswith(_MIG) or str(key).startswith("gpu.intel.com")):
                 continue
             total = (total or 0) + number
-            if name.startswith("mig-"):
-                notes.append(f"the card is a MIG slice, {shown(name)}")
+            if name.startswith(_MIG):
+                profiles.append(shown(name.removeprefix(_MIG)))
+        if len(set(profiles)) > 1:
+            notes.append(Note(f"MIG slices of {len(profiles)} sizes: {', '.join(profiles)}", "give --gpu CARD:SLICE"))
         if total is not None:
-            return total
-    return None
+            return total, profiles[0] if len(set(profiles)) == 1 else ""
+    return None, ""
 
 
-def _accelerator(spec: Mapping[str, object]) -> str:
+def of_one(replicas: int) -> Note:
+    """What is planned is one of several engines alike."""
+    return Note(
+        f"{replicas} replicas; the plan is of one",
+        f"give --data-parallel-size {replicas} for what all of them hold, or leave it: each holds what is planned",
+    )
+
+
+def _label(spec: Mapping[str, object], labels: Sequence[str]) -> str:
     selector = spec.get("nodeSelector")
     if not isinstance(selector, Mapping):
         return ""
-    return next((str(selector[label])[:60] for label in _ACCELERATOR_LABELS if label in selector), "")
+    return next((shown(str(selector[label])) for label in labels if label in selector), "")
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:

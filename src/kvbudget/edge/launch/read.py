@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from kvbudget.edge.launch.compose import invocations_of_compose, is_compose
 from kvbudget.edge.launch.documents import MAX_YAML_CHARS, documents_in
 from kvbudget.edge.launch.kubernetes import invocations_of_manifests, is_manifest
-from kvbudget.engines.commands.command import UNRESOLVED, Command, Invocation, Start, shown
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Command, Invocation, Note, Start, shown
 from kvbudget.engines.commands.dialects import DIALECTS
 from kvbudget.engines.commands.images import version_in
 from kvbudget.engines.commands.read import command_of, config_path, with_config
@@ -235,4 +235,6 @@ def _configured(start: Start, folder: str) -> Start:
 
 
 def _noted(start: Start, note: str) -> Start:
-    return start._replace(invocation=start.invocation._replace(notes=(*start.invocation.notes, note)))
+    return start._replace(
+        invocation=start.invocation._replace(notes=(*start.invocation.notes, Note(note, SAY_WITH_FLAGS)))
+    )

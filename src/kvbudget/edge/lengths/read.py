@@ -2,12 +2,14 @@
 
 - `azure`, `mooncake`, `jsonl`: traces, read by the parsers that replay them (traces.py).
 - `usage`: JSON lines with the lengths in any of the usual spellings: usage logs of OpenAI's form, gateway logs.
+- `csv`: a plain table with a column of prompt lengths and one of output lengths.
 - `vllm`: a log of `vllm serve --enable-log-requests --enable-log-outputs` with VLLM_LOGGING_LEVEL=DEBUG.
 - `histogram`: a saved /metrics of vLLM with its two histograms of lengths.
 """
 
 from collections.abc import Iterable
 from itertools import chain, islice, pairwise
+from operator import add
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +17,7 @@ from kvbudget.edge.azure_trace import Columns, azure_columns
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.edge.lengths.histogram import LINE_START as HISTOGRAM
 from kvbudget.edge.lengths.histogram import workload_from_metrics
+from kvbudget.edge.lengths.table import WANTED, is_table, requests_from_table
 from kvbudget.edge.lengths.usage import requests_from_usage
 from kvbudget.edge.lengths.vllm_log import MARKS, requests_from_log
 from kvbudget.edge.traces import TraceRequest, parse_trace
@@ -22,7 +25,7 @@ from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.units import Tokens
 
-FORMATS = ("azure", "mooncake", "jsonl", "usage", "vllm", "histogram")
+FORMATS = ("azure", "mooncake", "jsonl", "usage", "csv", "vllm", "histogram")
 _HEAD_LINES = 200
 
 
@@ -53,14 +56,21 @@ def _read(lines: Iterable[str], found: str, path: Path) -> Workload:
         return _of_trace(parse_trace(lines, found, str(path)), path)
     if found == "usage":
         return requests_from_usage(lines, str(path))
+    if found == "csv":
+        return requests_from_table(lines, str(path))
     if found == "histogram":
         return workload_from_metrics("\n".join(lines), str(path))
     raise BadValueError(f"trace format {found[:40]!r} is not known", fix=f"use one of {', '.join(FORMATS)}")
 
 
 def _of_columns(columns: Columns, path: Path) -> Workload:
-    """A recorded length of 0 becomes 1: an engine always has one token of each."""
+    """A recorded length of 0 becomes 1: an engine always has one token of each. Rows without any token are errors
+    that somebody recorded, no requests, and are left out."""
     arrivals, prompts, outputs = columns
+    if prompts and min(prompts) < 1 and 0 in map(add, prompts, outputs):
+        kept = [at for at, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)) if prompt or output]
+        arrivals, prompts, outputs = ([column[at] for at in kept] for column in columns)
+        columns = Columns(arrivals, prompts, outputs)
     if any(later < earlier for earlier, later in pairwise(arrivals)):
         order = sorted(range(len(arrivals)), key=arrivals.__getitem__)
         arrivals, prompts, outputs = ([column[at] for at in order] for column in columns)
@@ -92,10 +102,13 @@ def _guess(head: list[str], path: Path) -> str:
         return "jsonl"
     if first.lstrip().startswith("{"):
         return "usage"
+    if is_table(first):
+        return "csv"
     if first.startswith("#") or any(line.startswith(HISTOGRAM) for line in head):
         return "histogram"
     if any(mark in line for line in head for mark in MARKS):
         return "vllm"
     raise BadValueError(
-        f"{path}: its first lines show none of the known forms", fix=f"it must be one of {', '.join(FORMATS)}"
+        f"{path}: its first lines show none of the known forms",
+        fix=f"it must be one of {', '.join(FORMATS)}; {WANTED}",
     )

@@ -64,7 +64,8 @@ def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[str, Mapping[str,
 def _counts(row: Mapping[str, object], where: str, depth: int = 0) -> tuple[Tokens, Tokens] | None:
     prompt, output = _named(_PROMPT, row), _named(_OUTPUT, row)
     if prompt and output:
-        return Tokens(max(1, _count(row[prompt], prompt, where))), Tokens(max(1, _count(row[output], output, where)))
+        sizes = _count(row[prompt], prompt, where), _count(row[output], output, where)
+        return (Tokens(max(1, sizes[0])), Tokens(max(1, sizes[1]))) if any(sizes) else None  # an error is no request
     for name in _INSIDE:
         inner = row.get(name)
         if isinstance(inner, dict) and depth < _DEEPEST:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvbudget.engines.commands.command import UNRESOLVED, Invocation, shown
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Invocation, Note, shown
 
 RUNTIMES = ("docker", "podman", "nerdctl")
 _VERBS = ("run", "create")
@@ -24,7 +24,7 @@ def run_command(argv: Sequence[str], start: int, environment: Mapping[str, str])
         return None
     at += 1
     inside: dict[str, str] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     entrypoint: str | None = None
     gpus: int | None = None
     while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
@@ -42,7 +42,7 @@ def run_command(argv: Sequence[str], start: int, environment: Mapping[str, str])
             elif name in environment:
                 inside[name] = environment[name]
         elif flag == "--env-file":
-            notes.append(f"--env-file {shown(value)} is not read")
+            notes.append(Note(f"--env-file {shown(value)} is not read", SAY_WITH_FLAGS))
         elif flag == "--entrypoint":
             entrypoint = value
         elif flag in ("--gpus", "--device"):
@@ -62,7 +62,7 @@ def _takes_value(flag: str) -> bool:
     return not all(char in _SHORT_SWITCHES for char in flag[1:])
 
 
-def _gpus(flag: str, value: str, before: int | None, notes: list[str]) -> int | None:
+def _gpus(flag: str, value: str, before: int | None, notes: list[Note]) -> int | None:
     """--gpus 2, --gpus all, --gpus '"device=0,1"', --device nvidia.com/gpu=0 (CDI, once for each)."""
     if flag == "--device":
         kind, _, which = value.partition("=")
@@ -80,5 +80,5 @@ def _gpus(flag: str, value: str, before: int | None, notes: list[str]) -> int | 
         if name == "device" and UNRESOLVED not in rest:
             return len([one for one in [rest, *fields[index + 1 :]] if one and "=" not in one])
     if text != "all":
-        notes.append(f"--gpus {shown(value)}: how many is not said")
+        notes.append(Note(f"--gpus {shown(value)}: how many is not said", "give --gpus N"))
     return before

@@ -4,6 +4,7 @@
 an environment variable LLAMA_ARG_*; the option wins.
 """
 
+from kvbudget.engines.commands.command import Note
 from kvbudget.engines.commands.options import ONE, OPTIONAL, SWITCH, Syntax, options
 from kvbudget.engines.commands.values import opposite, positive_or_default, text, whole, yes_or_no
 
@@ -174,7 +175,7 @@ VARIABLES = {
 }
 
 
-def settle(values: dict[str, object], notes: list[str]) -> None:
+def settle(values: dict[str, object], notes: list[Note]) -> None:
     """The model's repository and its file, the cards that are named, and the speculation in vLLM's keys."""
     repository = str(values.pop("repository", ""))
     file = str(values.pop("repository_file", ""))
@@ -183,11 +184,16 @@ def settle(values: dict[str, object], notes: list[str]) -> None:
         if quantization:
             values["quantization"] = quantization
     if file:
-        notes.append(f"the model's file is {file[:80]}")
+        notes.append(Note(f"the model's file is {file[:80]}", f"give it as MODEL: kvbudget plan {file[:80]}"))
     split = [one for one in str(values.pop("tensor_split", "")).replace("/", ",").split(",") if one.strip()]
     devices = [one for one in str(values.pop("devices", "")).split(",") if one.strip()]
     if split and len(set(split)) > 1:
-        notes.append(f"--tensor-split {','.join(split)[:80]}: the cards do not hold equal shares")
+        notes.append(
+            Note(
+                f"--tensor-split {','.join(split)[:80]}: the cards do not hold equal shares",
+                "give --pp-layer-partition 16,32: how many layers each card holds",
+            )
+        )
     if devices or split:
         values["gpus"] = 0 if devices == ["none"] else len(devices or split)
     if str(values.pop("split_mode", "")) == "none":

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kvbudget.engines.commands.command import UNRESOLVED, shown
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Note, shown
 from kvbudget.engines.commands.values import Parser, json_value
 
 # How many arguments follow an option, in argparse's terms.
@@ -46,7 +46,7 @@ class Scanned(NamedTuple):
     positionals: tuple[str, ...]
     dotted: Mapping[str, Mapping[str, object]]
     unknown: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 class Syntax(NamedTuple):
@@ -97,14 +97,14 @@ def scan(arguments: Sequence[str], table: Table, syntax: Syntax) -> Scanned:
     positionals: list[str] = []
     dotted: dict[str, dict[str, object]] = {}
     unknown: list[str] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     index = 0
     while index < len(arguments):
         argument = arguments[index]
         index += 1
         if not _is_flag(argument):
             if argument.startswith(UNRESOLVED) and positionals:
-                notes.append(f"arguments in {shown(argument)} are not said")
+                notes.append(Note(f"arguments in {shown(argument)} are not said", SAY_WITH_FLAGS))
             else:
                 positionals.append(argument)
             continue
@@ -126,7 +126,7 @@ def scan(arguments: Sequence[str], table: Table, syntax: Syntax) -> Scanned:
             continue
         values, index = _following(arguments, index, option.arity)
         if option.arity == ONE and not values:
-            notes.append(f"{flag} has no value")
+            notes.append(Note(f"{flag} has no value", "give it one: the engine refuses to start without"))
             continue
         if option.arity in (SWITCH, TOGGLE) or not values:
             uses.append(Use(option, flag, _OFF if negated else _ON))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvbudget.engines.commands.command import UNRESOLVED, Command, Start, Unmodelled, shown
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Command, Note, Start, Unmodelled, shown
 from kvbudget.engines.commands.dialects import DIALECTS, Dialect
 from kvbudget.engines.commands.options import MANY, ONE, SWITCH, TOGGLE, Option, Scanned, Use, scan
 from kvbudget.engines.commands.trtllm import flattened
@@ -16,6 +16,8 @@ _MINOR_ONLY = ("vllm",)
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _NOTHING = ("0", "0.0", "false", "none", "null", "{}", "[]", '""', "")
 _MOST_ARGUMENTS = 4096
+_PLAN_FIELDS = ("kv_cache_memory_bytes", "speculative_config", "hf_overrides")  # beside the engine's flags
+_NAME_THE_MODEL = "name it: kvbudget plan MODEL --command ..."
 _MOST_SHOWN = 100  # of each list: a hostile command must not fill a report
 
 
@@ -40,19 +42,29 @@ def command_of(start: Start) -> Command:
         if name in invocation.environment:
             used[name] = invocation.environment[name]
             if UNRESOLVED in used[name]:
-                notes.append(f"{name} is {shown(used[name])}, which is not defined in the text")
+                notes.append(
+                    Note(f"{name} is {shown(used[name])}, which is not defined in the text", _said_here(field, name))
+                )
             elif used[name].strip():
                 values[field] = parse(name, used[name])
     gpus = _gpus(invocation.gpus, values.pop("gpus", None), invocation.environment, used)
+    slices = next((name for name in _VISIBLE if used.get(name, "").startswith("MIG-")), "")
+    if slices and not invocation.mig_profile:
+        notes.append(Note(f"{slices} names a MIG slice, and not of which size", "give --gpu CARD:SLICE (h100:3g.40gb)"))
     if UNRESOLVED in invocation.image:
-        notes.append(f"the image is {shown(invocation.image)}, which is not defined in the text")
+        notes.append(
+            Note(
+                f"the image is {shown(invocation.image)}, which is not defined in the text",
+                f"give --engine {start.engine}@VERSION",
+            )
+        )
     model = str(values.pop("model", ""))
     if UNRESOLVED in model:
-        notes.append(f"the model is named by {shown(model)}, which is not defined in the text")
+        notes.append(Note(f"the model is named by {shown(model)}, which is not defined in the text", _NAME_THE_MODEL))
         model = ""
     elif not model:
         served = f"; {start.engine} would serve its default, {dialect.default_model}" if dialect.default_model else ""
-        notes.append(f"the command names no model{served}")
+        notes.append(Note(f"the command names no model{served}", _NAME_THE_MODEL))
     fields: dict[str, Any] = {name: values[name] for name in EngineFlags._fields if name in values}
     fields = {name: value for name, value in fields.items() if value is not None}
     speculation = values.get("speculative_config")
@@ -74,11 +86,13 @@ def command_of(start: Start) -> Command:
         ignored=_listed(ignored),
         unmodelled=tuple(dict.fromkeys(unmodelled))[:_MOST_SHOWN],
         unknown=_listed(scanned.unknown),
-        hidden=_listed(notes),
+        hidden=tuple(dict.fromkeys(notes))[:_MOST_SHOWN],
         where=invocation.where,
         names=invocation.names,
         image=shown(invocation.image, 200),
         hf_overrides=overrides if isinstance(overrides, Mapping) and overrides else None,
+        spelled=_spelled(scanned, dialect),
+        mig_profile=invocation.mig_profile,
     )
 
 
@@ -155,7 +169,7 @@ def _environment_uses(
     return uses
 
 
-def _sorted(uses: tuple[Use, ...], notes: list[str]) -> tuple[dict[str, object], list[str], list[Unmodelled]]:
+def _sorted(uses: tuple[Use, ...], notes: list[Note]) -> tuple[dict[str, object], list[str], list[Unmodelled]]:
     """(values by field, flags without effect, flags that are not modelled). Of a repeated flag the last one counts."""
     values: dict[str, object] = {}
     ignored: list[str] = []
@@ -172,9 +186,14 @@ def _sorted(uses: tuple[Use, ...], notes: list[str]) -> tuple[dict[str, object],
     return values, ignored, unmodelled
 
 
-def _set(option: Option, use: Use, values: dict[str, object], notes: list[str]) -> None:
+def _set(option: Option, use: Use, values: dict[str, object], notes: list[Note]) -> None:
     if UNRESOLVED in use.value and option.effect != "model":
-        notes.append(f"{use.written}: {shown(use.value)} is not defined in the text, so the flag is left out")
+        notes.append(
+            Note(
+                f"{use.written}: {shown(use.value)} is not defined in the text, so the flag is left out",
+                _said_here(option.effect, use.written),
+            )
+        )
         return
     if option.parse is None:
         return
@@ -184,7 +203,13 @@ def _set(option: Option, use: Use, values: dict[str, object], notes: list[str]) 
         raise BadValueError(f"in the command: {error.message}", fix=error.fix) from error
     if option.parse in (human, human_or_auto) and use.value.strip()[-1:] in ("k", "m", "g"):
         # where kvbudget's own flags, as model cards, count 1024
-        notes.append(f"{use.written} {shown(use.value)} is {values[option.effect]} to vLLM: small letters count 1000")
+        binary = shown(use.value.strip()[:-1] + use.value.strip()[-1:].upper())
+        notes.append(
+            Note(
+                f"{use.written} {shown(use.value)} is {values[option.effect]} to vLLM: small letters count 1000",
+                f"write {use.written} {binary} in the command if powers of 1024 are meant",
+            )
+        )
 
 
 def _is_harmless(option: Option, value: str) -> bool:
@@ -214,7 +239,7 @@ def _add_dotted(
             ignored.append(name)
 
 
-def _add_positional(scanned: Scanned, values: dict[str, object], notes: list[str]) -> None:
+def _add_positional(scanned: Scanned, values: dict[str, object], notes: list[Note]) -> None:
     """The model as the first positional argument; the positional wins over --model, as in vLLM."""
     if not scanned.positionals:
         return
@@ -222,9 +247,14 @@ def _add_positional(scanned: Scanned, values: dict[str, object], notes: list[str
     if UNRESOLVED not in first or "model" not in values:
         values["model"] = first
     else:
-        notes.append(f"arguments in {shown(first)} are not said")
+        notes.append(Note(f"arguments in {shown(first)} are not said", SAY_WITH_FLAGS))
     if others:
-        notes.append(f"arguments without a flag are left out: {shown(' '.join(others))}")
+        notes.append(
+            Note(
+                f"arguments without a flag are left out: {shown(' '.join(others))}",
+                "write the flags that they belong to in the command, or take them out",
+            )
+        )
 
 
 def _gpus(contained: int | None, named: object, environment: Mapping[str, str], used: dict[str, str]) -> int | None:
@@ -238,6 +268,22 @@ def _gpus(contained: int | None, named: object, environment: Mapping[str, str], 
         used[name] = value
         return len([one for one in value.split(",") if one.strip() and one.strip() != "-1"])
     return contained
+
+
+def _said_here(field: str, written: str) -> str:
+    """How people say a value that the text leaves to a variable."""
+    if field in EngineFlags._fields or field in _PLAN_FIELDS:
+        return f"give --{field.replace('_', '-')}, or define the variable in the text"
+    return f"define the variable in the text, or write {written} with its value"
+
+
+def _spelled(scanned: Scanned, dialect: Dialect) -> tuple[str, ...]:
+    """The flags of the list that were used; a beginning of one by the name that it stands for."""
+    found = list(scanned.dotted)
+    for use in scanned.uses:
+        name = "--" + use.written[2:].replace("_", "-") if use.written.startswith("--") else use.written
+        found.append(name if name in dialect.table else use.option.name)
+    return tuple(dict.fromkeys(found))
 
 
 def _engine_name(start: Start) -> str:

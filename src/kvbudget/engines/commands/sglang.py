@@ -1,5 +1,6 @@
 """Decides what each flag of SGLang 0.5 means for the KV budget (0.5.23: `srt/arg_groups/fields/`)."""
 
+from kvbudget.engines.commands.command import Change, Note
 from kvbudget.engines.commands.options import MANY, ONE, OPTIONAL, SWITCH, TOGGLE, Syntax, long_names, options
 from kvbudget.engines.commands.values import (
     fraction,
@@ -11,6 +12,7 @@ from kvbudget.engines.commands.values import (
     whole,
     yes_or_no,
 )
+from kvbudget.errors import UnsupportedError
 
 NAME = "sglang"
 
@@ -41,6 +43,8 @@ _FIELDS = {
     "--speculative-eagle-topk": (ONE, "spec.eagle_topk", whole),
     "--speculative-num-draft-tokens": (ONE, "spec.num_draft_tokens", whole),
     "--json-model-override-args": (ONE, "hf_overrides", json_object),
+    "--enable-dp-attention": (SWITCH, "dp_attention", yes_or_no),
+    "--attn-dp-size --attention-data-parallel-size": (ONE, "attention_ranks", positive),
     "--config": (ONE, "config", text),
 }
 _STATE = "sizes the pool of recurrent states"
@@ -68,8 +72,6 @@ _UNMODELLED = (
     (SWITCH, "--enable-linear-replayssm", _STATE),
     (SWITCH, "--enable-linear-replayssm-spec", _STATE),
     (ONE, "--linear-replayssm-cache-len", _STATE),
-    (SWITCH, "--enable-dp-attention", _SPLIT),
-    (ONE, "--attn-dp-size --attention-data-parallel-size", _SPLIT),
     (ONE, "--attn-cp-size --attention-context-parallel-size", _SPLIT),
     (SWITCH, "--enable-kv-cache-sharding", _SPLIT),
     (SWITCH, "--enable-dsa-cache-layer-split", _SPLIT),
@@ -143,7 +145,6 @@ _HARMLESS = {
     "--model-impl": ("auto", "sglang"),
     "--device": ("cuda",),
     "--ep-size": ("1",),
-    "--attn-dp-size": ("1",),
     "--attn-cp-size": ("1",),
     "--disaggregation-mode": ("null",),
 }
@@ -292,6 +293,18 @@ _OLDER = {
     ONE: """--sampling-backend --reasoning-parser --tool-call-parser --kv-canary-real-data --monokernel-backend
         --max-micro-batch-size --log-level-http-json""",
 }
+# server_args.py of the releases from 0.4.0 to 0.5.10: the first without it; the others' release was not read
+_GONE = {
+    "--disable-nan-detection": "0.4.1", "--disable-disk-cache": "0.4.2", "--disable-flashinfer": "0.4.2",
+    "--disable-flashinfer-sampling": "0.4.2", "--disable-jump-forward": "0.4.4", "--disable-mla": "0.4.6",
+    "--enable-flashinfer-mla": "0.4.8", "--disable-overlap-cg-plan": "0.4.10", "--max-micro-batch-size": "0.5.4",
+    "--enable-ep-moe": "0.5.5", "--enable-deepep-moe": "0.5.5",
+}  # fmt: skip
+_INSTEAD = {
+    "--disable-flashinfer": "use --attention-backend", "--disable-flashinfer-sampling": "use --sampling-backend",
+    "--enable-flashinfer-mla": "use --attention-backend flashinfer", "--enable-ep-moe": "use --ep-size",
+    "--enable-deepep-moe": "use --moe-a2a-backend deepep", "--max-micro-batch-size": "use --pp-max-micro-batch-size",
+}  # fmt: skip
 TABLE = options(_FIELDS, _UNMODELLED, _NO_EFFECT, _HARMLESS) | options({}, (), _OLDER)
 SYNTAX = Syntax(equals=True, prefixes=long_names(TABLE))
 
@@ -303,7 +316,25 @@ VARIABLES = {
 _METHODS = {"nextn": "mtp", "standalone": "draft_model", "lookahead": "ngram"}
 
 
-def settle(values: dict[str, object], _notes: list[str]) -> None:
+def refused_by(flag: str, version: str) -> Change | None:
+    """Why SGLang `version` ("" is the newest known) does not take `flag`; None where it does."""
+    since = _GONE.get(flag)
+    if since is None or (version and _numbers(version) < _numbers(since)):
+        return None
+    major, minor, patch = _numbers(since)
+    return Change(flag, gone=True, since=since, other=f"{major}.{minor}.{patch - 1}", instead=_INSTEAD.get(flag, ""))
+
+
+def _numbers(version: str) -> tuple[int, int, int]:
+    """(0, 5, 3) of "v0.5.3.post1"; without a patch number it is the last one."""
+    parts = ["".join(c for c in part if c in "0123456789") for part in version.split(".")[:3]]
+    major, minor, patch = (
+        (int(part[:6] or 0) for part in (*parts, "", "999999")[:3]) if len(parts) < 3 else map(int, parts)
+    )
+    return major, minor, patch
+
+
+def settle(values: dict[str, object], _notes: list[Note]) -> None:
     """Translate the speculation to vLLM's keys; what only SGLang has keeps its name beside them."""
     spec = {name[5:]: values.pop(name) for name in [name for name in values if name.startswith("spec.")]}
     algorithm = str(spec.pop("algorithm", "")).lower()
@@ -316,5 +347,26 @@ def settle(values: dict[str, object], _notes: list[str]) -> None:
         if drafts is not None:
             config["num_draft_tokens"] = drafts
         values["speculative_config"] = config | spec
+    _refuse_attention_ranks(values)
     if str(values.pop("graph_backend", "")).lower() == "disabled":
         values["enforce_eager"] = True
+
+
+def _refuse_attention_ranks(values: dict[str, object]) -> None:
+    """Data-parallel attention lies inside the tensor-parallel ranks (layers/dp_attention.py): --dp pools on --tp ranks.
+
+    Each pool's rank holds all attention heads of its share, and the experts are split over all: no rule here has it.
+    """
+    inside, pools = values.pop("dp_attention", False), values.pop("attention_ranks", None)
+    if pools is None and inside:
+        pools = values.get("data_parallel_size", 1)
+    if not isinstance(pools, int) or pools < 2:
+        return
+    ranks = values.get("tensor_parallel_size", 1)
+    each = max(1, ranks // pools) if isinstance(ranks, int) else 1
+    raise UnsupportedError(
+        f"in the command: data-parallel attention ({pools} pools on {ranks} tensor-parallel ranks): what copied "
+        "attention weights and split experts leave for each pool is not computed here",
+        fix=f"plan one of the {pools} pools with the memory that its log gives it: kvbudget plan MODEL --engine sglang "
+        f"--tensor-parallel-size {each} --kv-cache-memory-bytes SIZE",
+    )

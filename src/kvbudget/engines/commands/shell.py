@@ -7,7 +7,7 @@ does not set stays in the argument as UNRESOLVED and its name.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kvbudget.engines.commands.command import UNRESOLVED, shown
+from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Note, shown
 from kvbudget.engines.commands.words import (
     HIDDEN,
     MAX_DEPTH,
@@ -34,7 +34,7 @@ class Process(NamedTuple):
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     line: int
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def processes_in(text: str, environment: Mapping[str, str] | None = None) -> tuple[Process, ...]:
@@ -89,7 +89,7 @@ class _Shell:
         self.variables: dict[str, str] = dict(environment)
         self.arrays: dict[str, tuple[str, ...]] = {}
         self.exported = set(environment)
-        self.missing: list[str] = []
+        self.missing: list[Note] = []
         self.expanded = 0
         self.sourced = ""
 
@@ -114,7 +114,7 @@ class _Shell:
             self.sourced = shown(argv[1])
         exported = {name: self.variables[name] for name in self.exported if name in self.variables}
         if self.sourced and any(UNRESOLVED in argument for argument in argv):
-            self.missing.append(f"{self.sourced}, which the text sources, is not read")
+            self.missing.append(Note(f"{self.sourced}, which the text sources, is not read", SAY_WITH_FLAGS))
         return Process(tuple(argv), exported | own, line, tuple(dict.fromkeys(self.missing)))
 
     def _assign(self, name: str, word: Word, own: dict[str, str]) -> None:
@@ -194,12 +194,12 @@ class _Shell:
     def _array(self, inside: str) -> tuple[str, ...] | None:
         """The items of ${NAME[@]}, or None when `inside` is no array that the text sets. "$@" has no items."""
         if inside in ("@", "*"):
-            self.missing.append(f"the script's own arguments (${inside}) are not said")
+            self.missing.append(Note(f"the script's own arguments (${inside}) are not said", SAY_WITH_FLAGS))
             return ()
         name, bracket, rest = inside.partition("[")
         if bracket and rest in ("@]", "*]"):
             if name not in self.arrays:
-                self.missing.append(f"array {shown(name)} is not defined in the text")
+                self.missing.append(Note(f"array {shown(name)} is not defined in the text", SAY_WITH_FLAGS))
                 return ()
             return self.arrays[name]
         if name in self.arrays and not bracket and name not in self.variables:

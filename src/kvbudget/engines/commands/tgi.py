@@ -3,6 +3,7 @@
 Every option has an environment variable of its own name; the option wins.
 """
 
+from kvbudget.engines.commands.command import Note
 from kvbudget.engines.commands.options import MANY, ONE, SWITCH, Syntax, options
 from kvbudget.engines.commands.values import fraction, positive, text, whole
 
@@ -59,7 +60,7 @@ VARIABLES = {
 }
 
 
-def settle(values: dict[str, object], _notes: list[str]) -> None:
+def settle(values: dict[str, object], _notes: list[Note]) -> None:
     """`--sharded false` takes --num-shard back, `--cuda-graphs 0` switches graphs off, --speculate drafts n-grams."""
     if str(values.pop("sharded", "")).lower() == "false":
         values["tensor_parallel_size"] = 1

@@ -5,6 +5,7 @@ Options: `commands/serve.py`; keys of its YAML file: `llmapi/llm_args.py`, writt
 
 from collections.abc import Mapping
 
+from kvbudget.engines.commands.command import Note
 from kvbudget.engines.commands.options import MANY, ONE, SWITCH, TOGGLE, Syntax, options
 from kvbudget.engines.commands.values import fraction, opposite, positive, positive_or_default, text, whole, yes_or_no
 
@@ -87,7 +88,7 @@ VARIABLES = {"TRTLLM_ENABLE_PDL": "changes kernels only"}
 _METHODS = {"eagle": "eagle3", "drafttarget": "draft_model", "user_provided": "custom"}
 
 
-def settle(values: dict[str, object], _notes: list[str]) -> None:
+def settle(values: dict[str, object], _notes: list[Note]) -> None:
     """Translate the speculation to vLLM's keys."""
     spec = {name[5:]: values.pop(name) for name in [name for name in values if name.startswith("spec.")]}
     if spec:

@@ -6,6 +6,7 @@ older versions stand apart, because files outlive versions.
 
 from collections.abc import Mapping
 
+from kvbudget.engines.commands.command import Note
 from kvbudget.engines.commands.options import MANY, ONE, OPTIONAL, SWITCH, TOGGLE, Syntax, long_names, options
 from kvbudget.engines.commands.values import (
     fraction,
@@ -19,6 +20,7 @@ from kvbudget.engines.commands.values import (
     whole_numbers,
     yes_or_no,
 )
+from kvbudget.engines.commands.vllm_releases import refused_by
 
 NAME = "vllm"
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"  # config/model.py
@@ -47,6 +49,7 @@ _FIELDS = {
     "--disable-hybrid-kv-cache-manager": (TOGGLE, "disable_hybrid_kv_cache_manager", yes_or_no),
     "--mamba-cache-dtype": (ONE, "mamba_cache_dtype", text),
     "--mamba-ssm-cache-dtype": (ONE, "mamba_ssm_cache_dtype", text),
+    "--enable-expert-parallel -ep": (TOGGLE, "enable_expert_parallel", yes_or_no),
     "--enforce-eager": (TOGGLE, "enforce_eager", yes_or_no),
     "--speculative-config -sc": (ONE, "speculative_config", json_object),
     "--hf-overrides": (ONE, "hf_overrides", json_object),
@@ -87,7 +90,7 @@ _UNMODELLED = (
     (ONE, "--kv-transfer-config", "a connector may hold and move blocks"),
     (ONE, "--ec-transfer-config", "encoder outputs are kept elsewhere"),
     (ONE, "--ec-manager-config", "sizes the encoder cache"),
-    (ONE, "--swap-space", "a second tier of the cache, gone in newer versions"),
+    (ONE, "--swap-space", "a second tier of the cache, in the machine's memory"),
     (MANY, "--kv-cache-dtype-skip-layers", "some layers keep another KV format"),
     (TOGGLE, "--kv-sharing-fast-prefill", "changes what shared layers compute"),
     (TOGGLE, "--swa-bounded-replay", "changes what sliding windows keep"),
@@ -97,7 +100,6 @@ _UNMODELLED = (
     (TOGGLE, "--use-replayssm", _STATE),
     (ONE, "--replayssm-buffer-len", _STATE),
     (ONE, "--prefill-context-parallel-size -pcp", "splits prefill over more ranks"),
-    (TOGGLE, "--enable-expert-parallel -ep", "splits the experts in another way"),
     (TOGGLE, "--enable-eplb", "keeps copies of experts"),
     (ONE, "--eplb-config", "keeps copies of experts"),
     (TOGGLE, "--enable-dbo", "two micro-batches run at once"),
@@ -212,10 +214,31 @@ _NO_EFFECT = {
         --aux-output-config --profiler-config --weight-transfer-config --shutdown-timeout --gdn-prefill-backend
         --kda-prefill-backend --kda-decode-backend --guided-decoding-backend --max-num-partial-prefills
         --max-long-partial-prefills --scheduler-delay-factor --lora-extra-vocab-size --override-pooler-config
-        --override-neuron-config --tokenizer-pool-size --ray-cluster-size""",
+        --override-neuron-config --tokenizer-pool-size""",
 }
-TABLE = options(_FIELDS, _UNMODELLED, _NO_EFFECT, _HARMLESS)
-SYNTAX = Syntax(equals=True, prefixes=long_names(TABLE), dotted=True)
+# Gone by 0.32, and without a word on memory (vllm_releases.py says since when)
+_OLDER = {
+    SWITCH: """--enable-prompt-adapter --disable-async-output-proc --mm-cache-preprocessor
+        --speculative-disable-mqa-scorer --expand-tools-even-if-tool-choice-none""",
+    TOGGLE: """--guided-decoding-disable-fallback --guided-decoding-disable-any-whitespace
+        --guided-decoding-disable-additional-properties --eplb-log-balancedness
+        --enable-multimodal-encoder-data-parallel --use-gpu-for-pooling-score --enable-bf16x3-router-gemm
+        --enable-mamba-fine-grained-prefix-cache""",
+    OPTIONAL: "--multi-step-stream-outputs --disable-logprobs-during-spec-decoding",
+    MANY: "--prompt-adapters",
+    ONE: """--num-redundant-experts --eplb-step-interval --eplb-window-size --logits-processor-pattern
+        --override-attention-dtype --max-context-len-to-capture --chat-template-text-format --quantization-param-path
+        --spec-decoding-acceptance-method --typical-acceptance-sampler-posterior-threshold
+        --typical-acceptance-sampler-posterior-alpha --speculative-draft-tensor-parallel-size/-spec-draft-tp
+        --ngram-prompt-lookup-max --ngram-prompt-lookup-min --speculative-model-quantization
+        --speculative-max-model-len --speculative-disable-by-batch-size --max-prompt-adapters
+        --max-prompt-adapter-token --tokenizer-pool-extra-config --tokenizer-pool-type --long-lora-scaling-factors
+        --qlora-adapter-name-or-path""",
+}
+TABLE = options(_FIELDS, _UNMODELLED, _NO_EFFECT, _HARMLESS) | options({}, (), _OLDER)
+SYNTAX = Syntax(
+    equals=True, prefixes=tuple(name for name in long_names(TABLE) if refused_by(name, "") is None), dotted=True
+)
 
 # envs.py; those that decide nothing about the cache are not listed
 VARIABLES = {
@@ -236,7 +259,7 @@ FROM_VARIABLES = {
 }
 
 
-def settle(values: dict[str, object], notes: list[str]) -> None:
+def settle(values: dict[str, object], notes: list[Note]) -> None:
     """Put together what several flags say. -O0 captures no CUDA graphs, as --enforce-eager (config/vllm.py)."""
     given = values.pop("speculative_config", None)
     spec = {name.replace("-", "_"): value for name, value in given.items()} if isinstance(given, Mapping) else {}
@@ -252,10 +275,15 @@ def settle(values: dict[str, object], notes: list[str]) -> None:
         values["hf_overrides"] = {"rope_scaling": scaling, **(others if isinstance(others, Mapping) else {})}
     level = str(values.pop("optimization_level", ""))
     if level not in ("", "0", "2", "3"):
-        notes.append(f"-O {level[:80]} changes the memory of CUDA graphs, which is not modelled")
+        notes.append(
+            Note(
+                f"-O {level[:80]} changes the memory of CUDA graphs, which is not modelled",
+                "give --overhead SIZE of a start-up log",
+            )
+        )
     if level == "0":
         values.setdefault("enforce_eager", True)
-        notes.append("-O0 captures no CUDA graphs: read as --enforce-eager")
+        notes.append(Note("-O0 captures no CUDA graphs: read as --enforce-eager", "nothing, or leave -O0 out"))
     ids = str(values.pop("device_ids", ""))
     if ids:
         values["gpus"] = len([one for one in ids.split(",") if one.strip()])

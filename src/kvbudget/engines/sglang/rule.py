@@ -178,7 +178,8 @@ class Sglang:
             blocks = Blocks(min(blocks, settings.num_gpu_blocks_override) if blocks else 0)
         tokens = blocks * page
         largest = Tokens(min(layout.largest_length(blocks), model.longest_given or tokens))
-        length = Tokens(max(1, min(settings.max_model_len, tokens)))  # managers/tp_worker.py: max_req_len
+        # managers/tp_worker.py: max_req_len; without any token nothing starts, and the length stays that of the request
+        length = Tokens(min(settings.max_model_len, tokens or settings.max_model_len))
         need = layout.blocks_for(length)
         return Pool(
             stage=tightest,

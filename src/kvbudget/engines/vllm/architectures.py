@@ -50,17 +50,53 @@ _LAST_SERVED = {
 _NEVER_SERVED = ("CodeGenForCausalLM",)
 
 
-def architecture_refusals(model: Model, version: tuple[int, int]) -> list[Refusal]:
-    """At most one: `version` (0, 32) no longer has this architecture, or none ever had it."""
+# model_types without a config class in vLLM or Transformers: DeepSeek's own format, which other engines read
+_WITHOUT_CONFIG = ("deepseek_ref",)
+
+
+def architecture_refusals(model: Model, version: tuple[int, int], *, exact: bool = False) -> list[Refusal]:
+    """At most one: `version` (0, 32) no longer has this architecture, or none ever had it. `exact`: it is the version
+    whose names are all known."""
     names = model.architectures
-    if any(name in _NEVER_SERVED for name in names):
+    if model.assumed:  # on purpose, so that a fork that has it can be planned
+        return []
+    if model.config_type in _WITHOUT_CONFIG:
         return [
             Refusal(
                 "architecture_unsupported",
-                f"Model architectures {list(names)} are not supported for now.",
+                f"The checkpoint you are trying to load has model type `{model.config_type}` but Transformers does not "
+                "recognize this architecture.",
+                "use a checkpoint in the Transformers format, or another engine",
+            )
+        ]
+    removed = _removed(names, version)
+    if removed or any(name in _LAST_SERVED for name in names):
+        return removed
+    if any(name in _NEVER_SERVED for name in names) or (exact and not _is_certain(model) and not _is_served(model)):
+        return [
+            Refusal(
+                "architecture_unsupported",
+                f"Model architectures {[name[:60] for name in names[:3]]} are not supported for now.",
                 "serve a model that vLLM has, or use another engine",
             )
         ]
+    return []
+
+
+def _is_certain(model: Model) -> bool:
+    """Whether the first name is the model_type in other letters, and so one of the registry: most are; or the code of
+    its class comes with the checkpoint."""
+    names = model.architectures
+    return not names or model.remote_model or names[0].lower() == model.model_type.replace("_", "") + "forcausallm"
+
+
+def _is_served(model: Model) -> bool:
+    from kvbudget.engines.vllm.registry import is_served  # the table of all names is read where it decides
+
+    return is_served(model)
+
+
+def _removed(names: tuple[str, ...], version: tuple[int, int]) -> list[Refusal]:
     name = next((name for name in names if name in _LAST_SERVED), None)
     if name is None:
         return []

@@ -3,12 +3,16 @@
 `engine/arg_utils.py: _set_default_max_num_seqs_and_batched_tokens_args`; `config/vllm.py: max_in_flight_tokens`.
 """
 
+from functools import lru_cache
+
 from kvbudget.engines.flags import Batching, EngineFlags, Settings, Speculation
 from kvbudget.engines.vllm.versions import Traits
 from kvbudget.model.layers import Attention, CrossAttention
 from kvbudget.model.read import Model
+from kvbudget.model.same import Same
 from kvbudget.units import GIB, Tokens
 
+_MODELS_KEPT = 64
 _WHOLE_PROMPTS = 2048  # batched tokens where prompts are not cut and short
 _LARGE_DEVICE = 160 * GIB  # from here on an A100 would count by its memory; there is none
 _V1_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
@@ -78,13 +82,18 @@ def _concurrent_batches(stages: int, speculation: Speculation | None, *, asynchr
     return stages + 1
 
 
+@lru_cache(maxsize=_MODELS_KEPT)
+def _reads_an_encoder(same: "Same[Model]") -> bool:
+    return any(isinstance(c, CrossAttention) for layer in dict.fromkeys(same.value.layers) for c in layer.caches)
+
+
 def _chunked_prefill(
     traits: Traits, model: Model, speculation: Speculation | None, asked: bool | None, length: int
 ) -> bool:
     """config/model.py: is_chunked_prefill_supported; before 0.8 engine/arg_utils.py: use_long_context."""
     if asked is not None:
         return asked
-    if any(isinstance(cache, CrossAttention) for layer in dict.fromkeys(model.layers) for cache in layer.caches):
+    if _reads_an_encoder(Same(model)):
         return False
     if not traits.chunked_beyond:
         return True

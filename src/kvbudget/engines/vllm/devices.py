@@ -30,6 +30,8 @@ _BY_SERIES: dict[str, Capability] = {"20": (7, 5), "30": (8, 6), "40": (8, 9), "
 # v1/attention/backends/flashinfer.py: get_supported_head_sizes
 _FLASHINFER_HEADS = (64, 128, 256, 512)
 _SINKS = ("gpt_oss",)  # FlashInfer has attention sinks from 9.0 on
+# model_arch_config_convertor.py: is_mm_prefix_lm; FlashInfer cannot look ahead within an image, Triton can
+_IMAGE_PREFIX = ("bagel", "gemma3", "molmo2", "moondream3", "paligemma")
 _FP8_FORMATS = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -111,7 +113,8 @@ def _has_fp8(model: Model, capability: Capability, sizes: set[int]) -> bool:
     """FlashAttention has it from 9.0 on, FlashInfer from 8.0 on for its head sizes, Triton from 8.9 on."""
     if capability >= _FP8:
         return True
-    return capability >= _BF16 and model.model_type not in _SINKS and sizes <= set(_FLASHINFER_HEADS)
+    triton_alone = model.model_type in _SINKS or (model.multimodal and model.config_type in _IMAGE_PREFIX)
+    return capability >= _BF16 and not triton_alone and sizes <= set(_FLASHINFER_HEADS)
 
 
 def _no_backend(settings: Settings, reason: str) -> Refusal:

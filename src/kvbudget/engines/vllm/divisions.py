@@ -5,13 +5,16 @@ mamba/, quantization/. Within a layer attention is built before the feed-forward
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Refusal
-from kvbudget.model.layers import Attention, Compressed, CrossAttention, State
+from kvbudget.model.layers import Attention, Compressed, CrossAttention, Layer, State
 from kvbudget.model.read import Model
-from kvbudget.model.weights.matrices import Matrix
+from kvbudget.model.same import Same
+from kvbudget.model.weights.matrices import LayerWeights, Matrix
 
 if TYPE_CHECKING:
     from kvbudget.model.quantization import Quantization
@@ -23,51 +26,89 @@ _HEADED_STATES = ("mamba2", "gdn", "kda", "linear")  # mamba_utils.py: the *_sta
 # Linear layers that are split by their input; of the others that are no part of a merged one, by their output.
 _BY_INPUT = ("o_proj", "out_proj", "down_proj")
 _BY_OUTPUT = ("q_b_proj", "kv_b_proj")
-_EXLLAMA = ("half", "float16")  # kernels/linear/mixed_precision/exllama.py: of these types only
+_FLOAT16 = ("half", "float16")  # kernels/linear/mixed_precision/exllama.py: of this type only
+# fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape, of quantization/fp8.py alone: smaller blocks are not made
+_LEAST_BLOCK = 32
+_BLOCKS_VALIDATED = ("fp8", "compressed-tensors")  # of experts, in their create_weights
+_FP8_IN_TRITON = (8, 9)  # fused_moe/experts/triton_moe.py, the one kernel with smaller blocks
 _SEARCHED = 10**6  # divisors are looked for up to here
+_MODELS_KEPT = 64
 
 
 class Shared(NamedTuple):
     """Something that ranks share: `size` of it in pieces of `piece` elements. `code`, `refused`: of the refusal where
-    they cannot, in the engine's words, in which {size}, {part}, {piece} and {ranks} stand for figures."""
+    they cannot, in the engine's words, in which {size}, {part}, {piece} and {ranks} stand for figures.
+
+    `replicated`: more ranks than there are may have copies. `refined`: pieces may be made smaller, to a common divisor
+    with this; 0: they may not. `experts`: of routed experts, which the ranks of all data-parallel engines share.
+    """
 
     code: str
     size: int
     piece: int
     refused: str
+    replicated: bool = False
+    refined: int = 0
+    experts: bool = False
 
-    def holds(self, ranks: int) -> bool:
-        """Whether so many ranks get whole pieces."""
-        return self.size % ranks == 0 and (self.piece == 1 or self.size // ranks % self.piece == 0)
+    def holds(self, split: "Split", ranks: int) -> bool:
+        """Whether so many tensor-parallel ranks get whole pieces."""
+        if self.experts:
+            ranks *= split.engines
+        if self.size % ranks:
+            return self.replicated and ranks % self.size == 0
+        return self.size // ranks % self.piece == 0 or (self.refines(split, ranks) and split.kernel)
+
+    def refines(self, split: "Split", ranks: int) -> bool:
+        """Whether smaller pieces are made for so many ranks of all engines."""
+        common = gcd(self.size // ranks, self.refined) if split.refines and self.refined else 0
+        return common >= _LEAST_BLOCK and self.size % ranks == 0
 
 
-def division_refusals(model: Model, ranks: int, dtype: str = "auto") -> list[Refusal]:
-    """At most one, the first that the engine would meet. `dtype`: as asked for."""
-    if ranks == 1:
+class Split(NamedTuple):
+    """`engines`: data-parallel ones, whose ranks share every expert's matrices (fused_moe/config.py:
+    flatten_tp_across_dp_and_pcp) unless `whole_experts`. `refines`: this version makes smaller blocks of an expert's
+    scales where ranks cut through them; `kernel`: the card has one for those. `float16`: the model's type is that.
+    """
+
+    engines: int = 1
+    whole_experts: bool = False
+    refines: bool = True
+    kernel: bool = True
+    float16: bool = False
+
+
+def split_of(model: Model, settings: Settings, *, refines: bool) -> Split:
+    """How these settings share a model out. `refines`: see Split."""
+    known = settings.capability > (0, 0)
+    dtype = settings.dtype
+    if dtype == "auto":  # config/model.py: _resolve_auto_dtype
+        dtype = "float16" if known and settings.capability < (8, 0) else model.stored_dtype
+    return Split(
+        engines=settings.data_parallel_size,
+        whole_experts=settings.expert_parallel,
+        refines=refines,
+        kernel=not (known and settings.capability < _FP8_IN_TRITON),
+        float16=dtype in _FLOAT16,
+    )
+
+
+def division_refusals(model: Model, ranks: int, split: Split = Split()) -> list[Refusal]:  # noqa: B008 # a value
+    """At most one, the first that the engine would meet."""
+    if ranks == 1 and (split.engines == 1 or split.whole_experts):
         return []
-    kv_heads = _kv_heads(model)
-    parts = [*_heads(model), *_vocabulary(model), *_states(model), *_matrices(model, exllama=dtype in _EXLLAMA)]
-    broken = next((part for part in parts if not part.holds(ranks)), None)
-    uneven = next((heads for heads in kv_heads if heads % ranks and ranks % heads), None)
-    if uneven is not None and (broken is None or broken.code != "heads_not_divisible"):
-        broken = Shared(  # model_executor/models/llama.py: assertions on total_num_kv_heads
-            "kv_heads_not_divisible",
-            uneven,
-            1,
-            "{size} KV heads can be neither split over nor replicated on tensor parallel size {ranks} (assertion on "
-            "total_num_kv_heads).",
-        )
+    parts = _parts(Same(model), split.float16, split.whole_experts)
+    broken = next((part for part in parts if not part.holds(split, ranks)), None)
     if broken is not None:
-        figures = {"size": broken.size, "part": broken.size // ranks, "piece": broken.piece, "ranks": ranks}
-        fix = f"use --tensor-parallel-size {_ranks_that_work(parts, kv_heads, ranks)}"
-        return [Refusal(broken.code, broken.refused.format(**figures), fix)]
-    if model.model_type in _UNREPLICATED and any(heads < ranks for heads in kv_heads):
+        return [_refused(parts, broken, split, ranks)]
+    if model.model_type in _UNREPLICATED and any(part.replicated and part.size < ranks for part in parts):
+        heads = next(part.size for part in parts if part.replicated)
         return [
             Refusal(
                 "kv_heads_not_divisible",
-                f"ZeroDivisionError: integer modulo by zero ({model.model_type} does not replicate its {kv_heads[0]} "
+                f"ZeroDivisionError: integer modulo by zero ({model.model_type} does not replicate its {heads} "
                 f"KV heads over {ranks} ranks)",
-                f"use --tensor-parallel-size {kv_heads[0]}",
+                f"use --tensor-parallel-size {heads}",
             )
         ]
     return []
@@ -78,16 +119,27 @@ def largest_divisor(number: int, limit: int) -> int:
     return max((n for n in _divisors(number) if n <= limit), default=1)
 
 
-def _ranks_that_work(parts: list[Shared], kv_heads: list[int], limit: int) -> int:
-    """The most ranks up to `limit` that share all parts out."""
-    common = gcd(*(part.size for part in parts))
-    return max(
-        n
-        for n in _divisors(common)
-        if n <= limit
-        and all(part.piece == 1 or part.holds(n) or n == 1 for part in parts)
-        and all(heads % n == 0 or n % heads == 0 for heads in kv_heads)
-    )
+def _refused(parts: tuple[Shared, ...], broken: Shared, split: Split, ranks: int) -> Refusal:
+    cut = ranks * split.engines if broken.experts else ranks
+    figures = {"size": broken.size, "part": broken.size // cut, "piece": broken.piece, "ranks": cut}
+    code, words = broken.code, broken.refused
+    if broken.refines(split, cut):  # fused_moe/oracle/fp8.py: select_fp8_moe_backend, before the blocks are validated
+        code = "fp8_experts_unsupported"
+        words = (
+            "NotImplementedError: No FP8 MoE backend supports the deployment configuration. ({part} channels of a rank "
+            "cut through blocks of {piece}; the kernel that takes smaller ones needs compute capability 8.9)"
+        )
+    fix = f"use --tensor-parallel-size {_ranks_that_work(parts, split, ranks)}"
+    if broken.experts and split.engines > 1:  # fewer ranks of each engine may not be enough, whole experts are
+        fix = "use --enable-expert-parallel, or another --data-parallel-size"
+    return Refusal(code, words.format(**figures), fix)
+
+
+def _ranks_that_work(parts: tuple[Shared, ...], split: Split, limit: int) -> int:
+    """The most ranks up to `limit` that share all parts out; 1 where none do."""
+    common = gcd(*(part.size for part in parts if not part.replicated))
+    works = (n for n in _divisors(common) if n == 1 or (n <= limit and all(part.holds(split, n) for part in parts)))
+    return max(works)
 
 
 def _divisors(number: int) -> set[int]:
@@ -95,9 +147,29 @@ def _divisors(number: int) -> set[int]:
     return {1, *small, *(number // n for n in small)}
 
 
-def _kv_heads(model: Model) -> list[int]:
-    caches = [cache for layer in dict.fromkeys(model.layers) for cache in layer.caches]
-    return [cache.kv_heads for cache in caches if isinstance(cache, Attention | CrossAttention)]
+@lru_cache(maxsize=_MODELS_KEPT)
+def _parts(same: "Same[Model]", exllama: bool, whole_experts: bool) -> tuple[Shared, ...]:
+    """All that ranks share, in the order in which the engine builds it, each once. `exllama`: that kernel may run
+    integers of any cut."""
+    model = same.value
+    found = [*_heads(model), *_vocabulary(model)]
+    for index, layer, weights in _distinct_layers(model):
+        found += _caches(layer)
+        shared = _matrices(model, index, weights, exllama=exllama)
+        found += [part for part in shared if not (part.experts and whole_experts)]
+    return tuple(dict.fromkeys(found))
+
+
+def _distinct_layers(model: Model) -> Iterator[tuple[int, Layer, LayerWeights | None]]:
+    """The first of the layers that are alike, in order, with its weights where they are known."""
+    seen = set()
+    quantization = model.quantization
+    for index, layer in enumerate(model.layers):
+        weights = model.parameters.layers[index] if model.parameters is not None else None
+        key = (layer, id(weights), quantization.apart(index) if quantization is not None else None)
+        if key not in seen:
+            seen.add(key)
+            yield index, layer, weights
 
 
 def _heads(model: Model) -> Iterator[Shared]:
@@ -112,55 +184,65 @@ def _heads(model: Model) -> Iterator[Shared]:
 
 
 def _vocabulary(model: Model) -> Iterator[Shared]:
-    padded = -(-model.vocab_size // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
-    yield Shared("vocabulary_not_divisible", padded, 1, "AssertionError: {size} is not divisible by {ranks}")
+    if model.vocab_size:
+        padded = -(-model.vocab_size // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
+        yield Shared("vocabulary_not_divisible", padded, 1, "AssertionError: {size} is not divisible by {ranks}")
 
 
-def _states(model: Model) -> Iterator[Shared]:
-    for layer in dict.fromkeys(model.layers):
-        for cache in layer.caches:
-            if isinstance(cache, State) and cache.mixer in _HEADED_STATES and cache.heads and not cache.replicated:
-                words = "AssertionError: {size} is not divisible by {ranks} (heads of a recurrent state)"
-                if cache.mixer == "mamba2":  # mamba_mixer2.py
-                    words = "AssertionError: Tensor parallel world size must divide num heads. ({size} over {ranks})"
-                yield Shared("state_heads_not_divisible", cache.heads, 1, words)
-                if cache.mixer == "mamba2" and cache.groups > 1:
-                    words = (
-                        "AssertionError: If tensor parallel world size does not divide num_groups, then num_groups "
-                        "must equal 1. ({size} over {ranks})"
-                    )
-                    yield Shared("state_heads_not_divisible", cache.groups, 1, words)
+def _caches(layer: Layer) -> Iterator[Shared]:
+    for cache in layer.caches:
+        if isinstance(cache, Attention | CrossAttention):
+            yield Shared(  # model_executor/models/llama.py: assertions on total_num_kv_heads
+                "kv_heads_not_divisible",
+                cache.kv_heads,
+                1,
+                "{size} KV heads can be neither split over nor replicated on tensor parallel size {ranks} (assertion "
+                "on total_num_kv_heads).",
+                replicated=True,
+            )
+        elif isinstance(cache, State) and cache.mixer in _HEADED_STATES and cache.heads and not cache.replicated:
+            words = "AssertionError: {size} is not divisible by {ranks} (heads of a recurrent state)"
+            if cache.mixer == "mamba2":  # mamba_mixer2.py
+                words = "AssertionError: Tensor parallel world size must divide num heads. ({size} over {ranks})"
+            yield Shared("state_heads_not_divisible", cache.heads, 1, words)
+            if cache.mixer == "mamba2" and cache.groups > 1:
+                words = (
+                    "AssertionError: If tensor parallel world size does not divide num_groups, then num_groups must "
+                    "equal 1. ({size} over {ranks})"
+                )
+                yield Shared("state_heads_not_divisible", cache.groups, 1, words)
 
 
-def _matrices(model: Model, *, exllama: bool) -> Iterator[Shared]:
-    """Feed-forward parts, and what a quantised matrix cannot be cut through. `exllama`: that kernel
-    may run integers of any cut."""
-    if model.parameters is None:
+def _matrices(model: Model, index: int, weights: LayerWeights | None, *, exllama: bool) -> Iterator[Shared]:
+    """Feed-forward parts, and what a quantised matrix cannot be cut through."""
+    if weights is None:
         return
-    quantization = model.quantization
-    layers = {id(layer): (index, layer) for index, layer in reversed(list(enumerate(model.parameters.layers)))}
-    for index, layer in sorted(layers.values(), key=lambda pair: pair[0]):
-        for matrix in layer.matrices:
-            if matrix.ranks == 1:
-                continue
-            last = matrix.name.rpartition(".")[2]
-            if last == "down_proj":
-                yield _inner(matrix, gated=any(other.name.endswith("gate_proj") for other in layer.matrices))
-            if quantization is not None and not _is_compressed(model):
-                stored = quantization.format_of(index, matrix.name)
-                if stored is not None:
-                    yield from _quantised(matrix, last, stored, quantization, exllama=exllama)
+    quantization = None if _is_compressed(model) else model.quantization
+    gated = any(matrix.name.endswith("gate_proj") for matrix in weights.matrices)
+    for matrix in weights.matrices:
+        last = matrix.name.rpartition(".")[2]
+        if matrix.ranks == 1 or last not in (*_BY_INPUT, *_BY_OUTPUT):
+            continue
+        if last == "down_proj":
+            yield _inner(matrix, gated=gated)
+        stored = quantization.format_of(index, matrix.name) if quantization is not None else None
+        if quantization is not None and stored is not None:
+            if ".experts." in matrix.name:
+                yield from _quantised_experts(matrix, last, stored, quantization)
+            else:
+                yield from _quantised(matrix, last, stored, quantization, exllama=exllama)
 
 
 def _inner(matrix: Matrix, *, gated: bool) -> Shared:
     """linear.py: MergedColumnParallelLinear, or ColumnParallelLinear where nothing is merged; FusedMoEConfig."""
     words = "AssertionError: assert all(output_size % self.tp_size == 0 for output_size in output_sizes)"
-    if ".experts." in matrix.name:
+    experts = ".experts." in matrix.name
+    if experts:
         words = "AssertionError: assert self.intermediate_size % tp_size == 0"
     elif not gated:
         words = "AssertionError: {size} is not divisible by {ranks}"
     words += " (intermediate size {size} over {ranks} ranks)"
-    return Shared("intermediate_size_not_divisible", matrix.columns, 1, words)
+    return Shared("intermediate_size_not_divisible", matrix.columns, 1, words, experts=experts)
 
 
 def _is_compressed(model: Model) -> bool:
@@ -168,30 +250,35 @@ def _is_compressed(model: Model) -> bool:
     return any(isinstance(cache, Compressed) for layer in dict.fromkeys(model.layers) for cache in layer.caches)
 
 
+def _quantised_experts(matrix: Matrix, last: str, stored: "Format", quantization: "Quantization") -> Iterator[Shared]:
+    """quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe, unless smaller blocks are made instead."""
+    known = stored.block is not None and stored.bits == 8 and quantization.method in _BLOCKS_VALIDATED
+    if last != "down_proj" or not known or stored.block is None:
+        return
+    rows, columns = stored.block
+    refined = gcd(rows, columns, matrix.rows) if quantization.method == "fp8" else 0
+    words = "The output_size of gate's and up's weight = {part} is not divisible by weight quantization block_n = "
+    yield Shared(
+        "quantised_block_not_divisible", matrix.columns, rows, words + "{piece}.", refined=refined, experts=True
+    )
+    words = "The input_size of down's weight = {part} is not divisible by weight quantization block_k = {piece}."
+    yield Shared("quantised_block_not_divisible", matrix.columns, columns, words, refined=refined, experts=True)
+
+
 def _quantised(
     matrix: Matrix, last: str, stored: "Format", quantization: "Quantization", *, exllama: bool
 ) -> Iterator[Shared]:
-    experts = ".experts." in matrix.name
     if stored.block is not None and stored.bits == 8:  # quantization/utils/fp8_utils.py: validate_fp8_block_shape
         rows, columns = stored.block
-        if experts and last == "down_proj":
-            words = (
-                "The output_size of gate's and up's weight = {part} is not divisible by weight quantization block_n = "
-            )
-            yield Shared("quantised_block_not_divisible", matrix.columns, rows, words + "{piece}.")
-            words = (
-                "The input_size of down's weight = {part} is not divisible by weight quantization block_k = {piece}."
-            )
-            yield Shared("quantised_block_not_divisible", matrix.columns, columns, words)
-        elif not experts and last in _BY_INPUT:
+        if last in _BY_INPUT:
             words = (
                 "Weight input_size_per_partition = {part} is not divisible by weight quantization block_k = {piece}."
             )
             yield Shared("quantised_block_not_divisible", matrix.columns, columns, words)
-        elif not experts and last in _BY_OUTPUT:
+        else:
             words = "Weight output_partition_size = {part} is not divisible by weight quantization block_n = {piece}."
             yield Shared("quantised_block_not_divisible", matrix.rows, rows, words)
-    elif stored.name.startswith("int") and 0 < stored.group < matrix.columns and not experts and last in _BY_INPUT:
+    elif stored.name.startswith("int") and 0 < stored.group < matrix.columns and last in _BY_INPUT:
         words = (  # kernels/linear/__init__.py: choose_mp_linear_kernel; all but Exllama
             "Failed to find a kernel that can implement the WNA16 linear layer. Reasons: in_features per partition "
             "{part} is not divisible by group_size = {piece}."

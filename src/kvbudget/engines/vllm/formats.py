@@ -44,11 +44,6 @@ def kv_format(model: Model, flags: EngineFlags, *, sm100: bool = False) -> str:
     asked = flags.kv_cache_dtype
     if asked == "auto":
         prescribed = model.quantization.kv_cache_dtype if model.quantization else ""
-        if prescribed == "?":
-            raise UnsupportedError(
-                "the checkpoint prescribes a KV cache format whose meaning for --kv-cache-dtype auto is not known",
-                fix="say --kv-cache-dtype bfloat16 or fp8",
-            )
         asked = prescribed or ("fp8_e4m3" if sm100 and model.model_type in _FP8_ON_SM100 else "auto")
     if asked in _ROCM_ONLY:
         raise UnsupportedError(

@@ -5,6 +5,7 @@ stages; a group without layers on a stage still takes blocks there.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from math import lcm
 
@@ -15,6 +16,7 @@ from kvbudget.engines.vllm.spec import Family, Spec
 from kvbudget.errors import UnsupportedError
 from kvbudget.model.layers import Layer
 from kvbudget.model.read import Model
+from kvbudget.model.same import Same
 from kvbudget.pool.groups import Content, Group, LayerKind, Layout
 from kvbudget.units import Blocks, Bytes, Tokens
 
@@ -33,6 +35,14 @@ _KINDS = {
 _COMPRESSING: dict[object, LayerKind] = {"compressor": LayerKind.COMPRESSOR, "sliding": LayerKind.SLIDING}
 
 
+_LAYOUTS_KEPT = 64
+# Settings that no layout depends on, at any value: plans that differ in these alone share one.
+_ANY: dict[str, object] = {
+    "max_model_len": 0, "auto_length": False, "max_num_seqs": 0, "max_num_batched_tokens": 0, "longest": 0,
+    "gpu_memory_utilization": 0, "num_gpu_blocks_override": None,
+}  # fmt: skip
+
+
 def stage_layouts(
     model: Model, settings: Settings, ranks: Ranks, bounds: Sequence[tuple[int, int]], *, near_equal: bool = True
 ) -> tuple[Layout, ...]:
@@ -40,6 +50,29 @@ def stage_layouts(
 
     Raises UnsupportedError when no layer keeps a cache, or the engine itself finds no grouping.
     """
+    if ranks.aligned and ranks.aligned_states:  # else a state's blocks follow it (pages.py: _state)
+        ranks = ranks._replace(max_model_len=0)
+    settings = settings._replace(**_ANY)  # type: ignore[arg-type] # of their own types
+    speculation = settings.speculation
+    if speculation is None or speculation.draft is None:
+        return _laid_out(Same(model), None, settings, ranks, tuple(bounds), near_equal)
+    draft = Same(speculation.draft)
+    settings = settings._replace(speculation=speculation._replace(draft=None))
+    return _laid_out(Same(model), draft, settings, ranks, tuple(bounds), near_equal)
+
+
+@lru_cache(maxsize=_LAYOUTS_KEPT)
+def _laid_out(
+    same: "Same[Model]",
+    draft: "Same[Model] | None",
+    settings: Settings,
+    ranks: Ranks,
+    bounds: tuple[tuple[int, int], ...],
+    near_equal: bool,
+) -> tuple[Layout, ...]:
+    model = same.value
+    if draft is not None and settings.speculation is not None:
+        settings = settings._replace(speculation=settings.speculation._replace(draft=draft.value))
     stage_specs = _stage_specs(model, settings, ranks, bounds)
     specs = list(chain.from_iterable(stage_specs))
     if not specs:
@@ -73,10 +106,9 @@ def promotion_refusal(model: Model, settings: Settings, ranks: Ranks) -> str:
 
 
 def _stage_specs(model: Model, settings: Settings, ranks: Ranks, bounds: Sequence[tuple[int, int]]) -> list[list[Spec]]:
-    drafts, draft_model = draft_layers(model, settings)
+    drafts, draft_model = _draft_layers(model, settings)
     stage_specs = [specs_of(model.layers[first:end], model, ranks, first) for first, end in bounds]
-    speculation = settings.speculation
-    if speculation is not None and speculation.method == "draft_model":
+    if settings.speculation is not None and settings.speculation.method == "draft_model":
         drafts = _last_part(drafts, settings.pipeline_parallel_size)
     stage_specs[-1] += specs_of(drafts, draft_model, ranks)
     return stage_specs
@@ -88,7 +120,7 @@ def _last_part(layers: tuple[Layer, ...], stages: int) -> tuple[Layer, ...]:
     return layers[len(layers) - len(layers) // stages :]
 
 
-def draft_layers(model: Model, settings: Settings) -> tuple[tuple[Layer, ...], Model]:
+def _draft_layers(model: Model, settings: Settings) -> tuple[tuple[Layer, ...], Model]:
     """The draft's layers that keep a cache, and the model that they belong to."""
     speculation = settings.speculation
     if speculation is None:
@@ -149,6 +181,7 @@ def _group(spec: Spec, members: LayerGroup, settings: Settings, *, packed: bool)
         extra_blocks=Blocks(extra),
         fixed_blocks=Blocks(spec.fixed_blocks),
         window=Tokens(spec.window if most else 0),
+        sharing_ranks=shards,
     )
 
 

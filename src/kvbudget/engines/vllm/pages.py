@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import ceil, gcd
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from kvbudget.model.layers import (
     State,
 )
 from kvbudget.model.read import Model
+from kvbudget.model.same import Same
 from kvbudget.pool.groups import Content
 
 DEFAULT_BLOCK_SIZE = 16  # config/cache.py: DEFAULT_BLOCK_SIZE
@@ -46,6 +48,7 @@ _FLASHINFER_ROWS = 32  # v1/attention/backends/mla/flashinfer_mla_sparse.py
 _WITHOUT_LATENTS = ("minicpm3",)
 # platforms/interface.py: hybrids of MLA and recurrent layers
 _LATENT_HYBRID_ALIGNMENT = 128
+_MODELS_KEPT = 64
 
 
 class Ranks(NamedTuple):
@@ -72,13 +75,13 @@ def packs(model: Model) -> bool:
     (supported_kv_cache_layouts of the DeepSeek-V4, GLM5-Next, Qwen4-Exp and dots3 backends)."""
     return any(
         isinstance(cache, Compressed | Ring) or (isinstance(cache, Latent) and cache.padded_size > 0)
-        for cache in _caches(model)
+        for cache in caches_of(model)
     )
 
 
 def kernel_block(model: Model, *, sm100: bool = False) -> int:
     """Smallest block that all attention kernels of this model take; a block is a multiple of it."""
-    caches = tuple(_caches(model))
+    caches = caches_of(model)
     if any(isinstance(cache, Compressed) for cache in caches):
         return kernel_block_of(model.model_type, sm100=sm100)
     latent = any(isinstance(cache, Latent) for cache in caches)
@@ -93,10 +96,10 @@ def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
     fit into an attention page."""
     kernel = kernel_block(model, sm100=ranks.sm100)
     size = asked or max(DEFAULT_BLOCK_SIZE, kernel)
-    if any(isinstance(cache, Compressed) for cache in _caches(model)) and size % kernel:
+    if any(isinstance(cache, Compressed) for cache in caches_of(model)) and size % kernel:
         size = kernel  # refused anyway; a smaller block would hold no vector
-    states = [cache for cache in _caches(model) if isinstance(cache, State)]
-    attention = next((c for c in _caches(model) if isinstance(c, Attention | Latent)), None)
+    states = [cache for cache in caches_of(model) if isinstance(cache, State)]
+    attention = next((c for c in caches_of(model) if isinstance(c, Attention | Latent)), None)
     if not states and plain_layers(model, ranks.kv_format):
         # platforms/interface.py: _align_heterogeneous_kv_block_size, with one byte for an element that is packed
         return size * ceil(kernel * ranks.model_bytes / size)
@@ -291,7 +294,7 @@ def _token_bytes(cache: Attention | Latent, ranks: Ranks) -> int:
 
 def _padded_state_page(model: Model, ranks: Ranks) -> int:
     """The attention page, which a recurrent page is padded up to; 0 where there is no attention."""
-    attention = next((c for c in _caches(model) if isinstance(c, Attention | Latent)), None)
+    attention = next((c for c in caches_of(model) if isinstance(c, Attention | Latent)), None)
     return 0 if attention is None else _token_bytes(attention, ranks) * ranks.block_size
 
 
@@ -335,7 +338,12 @@ def _split(count: int, ranks: Ranks, what: str) -> int:
 _ELEMENTS = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def _caches(model: Model) -> Iterable[Cache]:
-    for layer in dict.fromkeys(model.layers):
-        for cache in layer.caches:
-            yield served(cache, model)
+def caches_of(model: Model) -> tuple[Cache, ...]:
+    """The caches of all layers, as this engine keeps them, each kind of layer once."""
+    return _distinct_caches(Same(model))
+
+
+@lru_cache(maxsize=_MODELS_KEPT)
+def _distinct_caches(same: "Same[Model]") -> tuple[Cache, ...]:
+    model = same.value
+    return tuple(served(cache, model) for layer in dict.fromkeys(model.layers) for cache in layer.caches)

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Refusal
-from kvbudget.engines.vllm.divisions import division_refusals, largest_divisor
 from kvbudget.model.layers import Attention, Latent, State
 from kvbudget.model.read import Model
 
 
-def parallel_refusals(model: Model, settings: Settings) -> list[Refusal]:
-    """config/model.py: verify_with_parallel_config; config/parallel.py; assertions of the model classes."""
+def parallel_refusals(model: Model, settings: Settings, *, refines: bool = True) -> list[Refusal]:
+    """config/model.py: verify_with_parallel_config; config/parallel.py; assertions of the model classes.
+
+    `refines`: see divisions.py.
+    """
     ranks, shards = settings.tensor_parallel_size, settings.decode_context_parallel_size
+    found = _division_refusals(model, settings, refines=refines) if ranks * settings.data_parallel_size > 1 else []
     caches = [cache for layer in dict.fromkeys(model.layers) for cache in layer.caches]
-    found = division_refusals(model, ranks, settings.dtype)
     if settings.pipeline_parallel_size > 1 and any(isinstance(c, State) and c.replicated for c in caches):
         found.append(  # model_executor/models/config.py: Qwen4ExpForConditionalGenerationConfig
             Refusal(
@@ -27,6 +29,12 @@ def parallel_refusals(model: Model, settings: Settings) -> list[Refusal]:
     if shards > 1:
         found += _context_parallel_refusals(model, caches, ranks, shards)
     return found
+
+
+def _division_refusals(model: Model, settings: Settings, *, refines: bool) -> list[Refusal]:
+    from kvbudget.engines.vllm.divisions import division_refusals, split_of  # one rank needs none of it
+
+    return division_refusals(model, settings.tensor_parallel_size, split_of(model, settings, refines=refines))
 
 
 def _draft_refusals(settings: Settings) -> list[Refusal]:
@@ -60,6 +68,8 @@ def _draft_refusals(settings: Settings) -> list[Refusal]:
 
 
 def _context_parallel_refusals(model: Model, caches: Sequence[object], ranks: int, shards: int) -> list[Refusal]:
+    from kvbudget.engines.vllm.divisions import largest_divisor
+
     if ranks % shards:
         return [
             Refusal(

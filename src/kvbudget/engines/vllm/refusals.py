@@ -4,23 +4,34 @@ from collections.abc import Sequence
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Pool, Refusal, Stage
-from kvbudget.engines.vllm.pages import kernel_block
+from kvbudget.engines.vllm.pages import caches_of, kernel_block
 from kvbudget.engines.vllm.parallel import parallel_refusals
+from kvbudget.engines.vllm.versions import Traits
 from kvbudget.model.layers import Compressed, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import GIB
 
+# v1/core/kv_cache_utils.py: the versions from which its refusals name the documentation, and the CPU's memory
+_DOCS_NAMED, _CPU_NAMED = (0, 20, 0), (0, 24, 0)
+_DOCS = "https://docs.vllm.ai/en/latest/configuration/conserving_memory/"
 _BACKENDS = {16: "FLASH_ATTN: [MultipleOf(16)]", 64: "FLASHMLA: [64]"}
 
 
-def refusals_of(model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
-    """All of them; empty when it would start."""
-    found = parallel_refusals(model, settings)
+def refusals_of(
+    model: Model,
+    settings: Settings,
+    stages: Sequence[Stage],
+    pool: Pool,
+    traits: Traits,
+    version: tuple[int, int, int],
+) -> list[Refusal]:
+    """All of them; empty when it would start. `version`: (0, 32, 0), which decides words."""
+    found = parallel_refusals(model, settings, refines=traits.refined_blocks)
     found += _length_refusals(model, settings)
     found += _batch_refusals(settings)
     found += _block_size_refusals(model, settings)
-    found += _memory_refusals(model, stages, pool)
+    found += _memory_refusals(model, stages, pool, version)
     return found + _state_refusals(settings, stages[pool.stage].layout, pool)
 
 
@@ -51,11 +62,11 @@ def _batch_refusals(settings: Settings) -> list[Refusal]:
 
 def _block_size_refusals(model: Model, settings: Settings) -> list[Refusal]:
     kernel = kernel_block(model, sm100=settings.sm100)  # v1 worker utils.py: select_common_block_size
-    states = any(isinstance(cache, State) for layer in model.layers for cache in layer.caches)
+    states = any(isinstance(cache, State) for cache in caches_of(model))
     size = settings.block_size if states else settings.asked_block_size or settings.block_size
     if size % kernel == 0:
         return []
-    shared = max((c.ratio for layer in model.layers for c in layer.caches if isinstance(c, Compressed)), default=0)
+    shared = max((c.ratio for c in caches_of(model) if isinstance(c, Compressed)), default=0)
     if shared > size:  # v1/core/kv_cache_utils.py: _get_kv_cache_bytes_per_block, before kernels are asked
         return [
             Refusal(
@@ -107,25 +118,38 @@ def _length_refusals(model: Model, settings: Settings) -> list[Refusal]:
     ]
 
 
-def _memory_refusals(model: Model, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
+def _memory_refusals(model: Model, stages: Sequence[Stage], pool: Pool, version: tuple[int, int, int]) -> list[Refusal]:
     """v1/core/kv_cache_utils.py: _check_enough_kv_cache_memory, stage by stage; the first that fails speaks."""
     held_back = pool.num_blocks - pool.checked_blocks  # the null block
-    for stage, blocks in zip(stages, pool.stage_blocks, strict=True):
-        checked, per_block = max(0, blocks - held_back), stage.layout.bytes_per_block
+    told_apart = len(pool.stage_bytes) == len(stages)
+    for index, (stage, blocks) in enumerate(zip(stages, pool.stage_blocks, strict=True)):
+        per_block = stage.layout.bytes_per_block
         if not per_block:
             return [_cacheless(model, stage)]
-        if not checked:
+        available = (pool.stage_bytes[index] if told_apart else blocks * per_block) - held_back * per_block
+        if available <= 0:
             return [
                 Refusal(
                     "no_kv_memory",
                     "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-                    "initializing the engine.",
+                    f"initializing the engine{_also_of_cpu(version)}.{_more(version)}",
                     "quantise the weights, raise --gpu-memory-utilization, or use more tensor-parallel ranks",
                 )
             ]
+        checked = max(0, blocks - held_back)
         if pool.blocks_per_request > checked:
-            return [_too_long(stage.layout, checked, per_block, pool)]
+            return [_too_long(stage.layout, checked, available, pool, version)]
     return []
+
+
+def _also_of_cpu(version: tuple[int, int, int]) -> str:
+    if version < _CPU_NAMED:
+        return ""
+    return " (this flag also controls CPU memory reservation on the CPU backend, despite its name)"
+
+
+def _more(version: tuple[int, int, int]) -> str:
+    return f" See {_DOCS} for more details." if version >= _DOCS_NAMED else ""
 
 
 def _cacheless(model: Model, stage: Stage) -> Refusal:
@@ -141,17 +165,18 @@ def _cacheless(model: Model, stage: Stage) -> Refusal:
     )
 
 
-def _too_long(layout: Layout, checked: int, per_block: int, pool: Pool) -> Refusal:
+def _too_long(layout: Layout, checked: int, available: int, pool: Pool, version: tuple[int, int, int]) -> Refusal:
     estimate = layout.largest_length(checked, pool.max_model_len)
-    needed = pool.blocks_per_request * per_block
+    needed = pool.blocks_per_request * layout.bytes_per_block
     based = f"Based on the available memory, the estimated maximum model length is {estimate}. " if estimate else ""
     length = min(pool.max_model_len, pool.largest_max_model_len)
+    also = " (which also controls CPU memory on the CPU backend)" if version >= _CPU_NAMED else ""
     return Refusal(
         "max_model_len_too_large",
         f"To serve at least one request with the model's max seq len ({pool.max_model_len}), "
         f"({_gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
-        f"({_gib(checked * per_block)} GiB). {based}"
-        "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+        f"({_gib(available)} GiB). {based}Try increasing `gpu_memory_utilization`{also} or decreasing "
+        f"`max_model_len` when initializing the engine.{_more(version)}",
         f"use --max-model-len {length}" if length else "give the cache more memory: no length fits",
     )
 
@@ -169,7 +194,7 @@ def whole_model_refusals(layout: Layout, pool: Pool) -> list[Refusal]:
             f"To serve at least one request with the models's max seq len ({pool.max_model_len}), ({_gib(needed)} GiB "
             f"KV cache is needed, which is larger than the available KV cache memory ({_gib(pool.bytes)} GiB). Based "
             f"on the available memory, the estimated maximum model length is {estimate}. This version compares one "
-            f"stage's memory with all layers; the stages themselves would hold {pool.largest_max_model_len} tokens.",
+            "stage's memory with all layers, though each stage keeps the caches of its own alone.",
             f"use --max-model-len {estimate}, or a newer vLLM, which checks stage by stage",
         )
     ]

@@ -11,15 +11,18 @@ from kvbudget.engines.vllm.devices import capability_of, device_refusals
 from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, kv_format, state_bytes
 from kvbudget.engines.vllm.layout import promotion_refusal, stage_layouts
 from kvbudget.engines.vllm.lengths import Need, largest_length
-from kvbudget.engines.vllm.pages import Ranks, block_size_of
+from kvbudget.engines.vllm.pages import Ranks, block_size_of, caches_of
 from kvbudget.engines.vllm.refusals import refusals_of, whole_model_refusals
 from kvbudget.engines.vllm.versions import numbers_of, traits_of
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import Attention, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import Layout
-from kvbudget.units import Blocks, Bytes, Tokens, whole_blocks
+from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
 
+# What a process's own CUDA context leaves less free: 0.51 GiB on an H100 (public logs of vLLM 0.19); on no card less
+# than a quarter.
+_USUAL_CONTEXT, _LEAST_CONTEXT = 51 * GIB // 100, GIB // 4
 NULL_BLOCKS = 1  # v1/core/block_pool.py: one block is never given out
 _UNLIMITED = Blocks(10**15)  # a stage without caches; the refusals say that there can be none
 # config/speculative.py: methods by where their draft tokens come from
@@ -108,6 +111,8 @@ class Vllm:
             matrix_state_bytes=Bytes(matrix),
             defaults_known=device_memory > 0 or flags.max_num_seqs is not None,
             pp_layer_partition=flags.pp_layer_partition,
+            data_parallel_size=flags.data_parallel_size,
+            expert_parallel=flags.enable_expert_parallel,
             sm100=sm100,
             capability=capability,
             dtype=flags.dtype,
@@ -154,9 +159,13 @@ class Vllm:
             return self.stages(model, other)[tightest].layout
 
         largest = largest_length(Need(self.traits, model, settings, layout, rebuilt), checked)
+        if self._checks_whole_model(stages):
+            largest = min(largest, self._longest_of_whole_model(model, settings, blocks * layout.bytes_per_block))
         length = settings.max_model_len
         if settings.auto_length:  # v1/core/kv_cache_utils.py: _auto_fit_max_model_len; the batch stays that of the most
             length = Tokens(max(1, layout.largest_length(checked, length)))
+            if self._checks_whole_model(stages):
+                length = Tokens(max(1, min(length, largest)))
         need = layout.blocks_for(length)
         concurrency = blocks / need  # v1/core/kv_cache_utils.py: get_max_concurrency_for_kv_cache_config
         return Pool(
@@ -171,11 +180,16 @@ class Vllm:
             largest_max_model_len=largest,
             checked_blocks=checked,
             stage_blocks=tuple(counts) if settings.num_gpu_blocks_override is None else (blocks,) * len(stages),
+            stage_bytes=(
+                tuple(available)
+                if settings.num_gpu_blocks_override is None
+                else tuple(blocks * stage.layout.bytes_per_block for stage in stages)
+            ),
         )
 
     def refusals(self, model: Model, settings: Settings, stages: Sequence[Stage], pool: Pool) -> list[Refusal]:
         """Everything that would stop the start, in the order in which the engine would meet it."""
-        found = architecture_refusals(model, self.memory_version)
+        found = architecture_refusals(model, self.memory_version, exact=self.traits.exact)
         if not _is_named_alike(model):
             from kvbudget.engines.vllm.classes import class_refusals
 
@@ -188,16 +202,45 @@ class Vllm:
         if said := promotion_refusal(model, settings, self._ranks(settings)):
             fix = "leave --disable-hybrid-kv-cache-manager out"
             found.append(Refusal("hybrid_manager_needed", said, fix))
-        found += refusals_of(model, settings, stages, pool)
-        if self.traits.whole_model_check and len(stages) > 1:
-            whole = self.stages(model, settings._replace(pipeline_parallel_size=1, pp_layer_partition=None))
+        found += refusals_of(model, settings, stages, pool, self.traits, self._numbers)
+        if self._checks_whole_model(stages):
             found = [refusal for refusal in found if refusal.code != "max_model_len_too_large"]
-            found += whole_model_refusals(whole[0].layout, pool)
+            found += whole_model_refusals(self._whole_model(model, settings), pool)
         return found
 
+    def _checks_whole_model(self, stages: Sequence[Stage]) -> bool:
+        return self.traits.whole_model_check and len(stages) > 1
+
+    def _whole_model(self, model: Model, settings: Settings) -> Layout:
+        """All layers on one stage."""
+        (stage,) = self.stages(model, settings._replace(pipeline_parallel_size=1, pp_layer_partition=None))
+        return stage.layout
+
+    def _longest_of_whole_model(self, model: Model, settings: Settings, size: int) -> Tokens:
+        """Longest max_model_len of which one request in all layers takes at most `size` bytes."""
+        whole = self._whole_model(model, settings)
+        need = Need(self.traits, model, settings, whole, lambda other: self._whole_model(model, other))
+        return largest_length(need, size // whole.bytes_per_block if whole.bytes_per_block else 0)
+
     def overruns(self, settings: Settings, total: int, taken: Taken, pool: Pool) -> list[Refusal]:
-        """None: v1 worker gpu_worker.py profiles a full batch before it sizes the pool."""
-        return []
+        """v1 worker utils.py: request_memory; a full batch is profiled before the pool is sized, so nothing else can.
+
+        Only of a card that is known by name: memory that somebody gave may be what is free.
+        """
+        usable = self.usable_memory(total, settings)
+        if settings.capability == (0, 0) or usable <= total - _LEAST_CONTEXT:
+            return []
+        share = (total - _USUAL_CONTEXT) * 100 // total / 100
+        return [
+            Refusal(
+                "free_memory_below_share",
+                f"Free memory on device cuda:0 (about {(total - _USUAL_CONTEXT) / GIB:.2f}/{total / GIB:.2f} GiB) on "
+                f"startup is less than desired GPU memory utilization ({settings.gpu_memory_utilization}, "
+                f"{usable / GIB:.2f} GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
+                "processes.",
+                f"use --gpu-memory-utilization {share:g}: the CUDA context alone takes about half a GiB",
+            )
+        ]
 
     def log_line(self, settings: Settings, pool: Pool) -> str:
         """v1/core/kv_cache_utils.py: update_kv_cache_capacity."""
@@ -275,11 +318,11 @@ def _turns_off_hybrid(model: Model, speculation: Speculation | None) -> bool:
 
 
 def _has_chunks(model: Model) -> bool:
-    return any(isinstance(c, Attention) and c.chunk for layer in model.layers for c in layer.caches)
+    return any(isinstance(c, Attention) and c.chunk for c in caches_of(model))
 
 
 def _has(model: Model, kind: type) -> bool:
-    return any(isinstance(cache, kind) for layer in model.layers for cache in layer.caches)
+    return any(isinstance(cache, kind) for cache in caches_of(model))
 
 
 def _stage_bounds(layers: int, settings: Settings) -> list[tuple[int, int]]:

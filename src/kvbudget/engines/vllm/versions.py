@@ -12,7 +12,6 @@ from kvbudget.errors import UnsupportedError
 NEWEST = (0, 32)
 _NEWEST_PATCH = 999  # "0.20" is the last patch of 0.20
 _GIB = 1024**3
-_NEVER = 10**15
 
 
 class Traits(NamedTuple):
@@ -29,6 +28,7 @@ class Traits(NamedTuple):
     `async_scheduling`: on by default (0.14). `hybrid_prefix_caching`: models with recurrent states have prefix caching
     on by default (0.28). `aligned_states`: with prefix caching such a model keeps two states (0.15), before one for
     each block of the longest request. `checkpoint_states`: and Mamba-2 one more at a prefill checkpoint (0.29).
+    `refined_blocks`: scales of fp8 experts are refined where ranks cut through their blocks (0.29).
     `whole_model_check`: under pipeline parallelism the start check held the smallest stage's memory against all layers
     (#34076, 0.14 to 0.16). `chunked_beyond`: prompts are cut into chunks by default where max_model_len is beyond it
     (#10517); below, a batch takes a whole prompt. `batch_defaults`: of the API server, as (from this much device
@@ -48,6 +48,7 @@ class Traits(NamedTuple):
     hybrid_prefix_caching: bool = True
     aligned_states: bool = True
     checkpoint_states: bool = True
+    refined_blocks: bool = True
     whole_model_check: bool = False
     chunked_beyond: int = 0
     gpu_memory_utilization: float = 0.92
@@ -58,40 +59,8 @@ class Traits(NamedTuple):
     exact: bool = False
 
 
-_PRESENT = Traits((0, 32, 0), exact=True)
-# v1/core/kv_cache_utils.py: get_kv_cache_configs takes one block off from here on; v1/kv_cache_interface.py:
-# MambaSpec.num_prefill_checkpoint_blocks
-_0_29 = Traits((0, 29, 0))
-# engine/arg_utils.py: default_prefix_caching no longer excludes hybrids; the row for 160 GiB and more
-_0_28 = _0_29._replace(since=(0, 28, 0), checks_usable_blocks=False, checkpoint_states=False)
-# config/vllm.py: max_in_flight_tokens appears; v1/kv_cache_interface.py takes it
-_0_26 = _0_28._replace(
-    since=(0, 26, 0), hybrid_prefix_caching=False, batch_defaults=((70 * _GIB, 8192, 1024), (0, 2048, 256))
-)
-# v1/core/kv_cache_utils.py: "GPU KV cache size" from the concurrency; 0.20.0 still from blocks // groups
-_0_20_1 = _0_26._replace(since=(0, 20, 1), batches_in_flight=False)
-# config/cache.py: 0.92; envs.py: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS on (present but off in 0.18 and 0.19)
-_0_20 = _0_20_1._replace(since=(0, 20, 0), tokens_per_group=True)
-# v1/core/kv_cache_utils.py: _project_kv_cache_groups_to_worker, checks stage by stage
-_0_17 = _0_20._replace(since=(0, 17, 0), graphs_before_pool=False, gpu_memory_utilization=0.9)
-# config/cache.py: mamba_cache_mode
-_0_15 = _0_17._replace(since=(0, 15, 0), whole_model_check=True)
-# config/vllm.py: async scheduling None means on; envs.py: VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE on
-_0_14 = _0_15._replace(since=(0, 14, 0), aligned_states=False)
-_0_12 = _0_14._replace(since=(0, 12, 0), async_scheduling=False, chunked_groups=False, whole_model_check=False)
-_0_9_1 = _0_12._replace(since=(0, 9, 1), near_equal_groups=False)  # v1/core/kv_cache_coordinator.py appears
-_0_9 = _0_9_1._replace(since=(0, 9, 0), hybrid_groups=False)
-_0_8 = _0_9._replace(since=(0, 8, 0), a100_is_small=False)  # the V1 engine is the default
-# The V0 engine: no null block; engine/arg_utils.py: use_long_context; config.py: SchedulerConfig
-_0_6_5 = _0_8._replace(
-    since=(0, 6, 5), null_block=False, chunked_beyond=32768, batch_defaults=((0, 2048, 256),)
-)  # fmt: skip
-_0_5_3 = _0_6_5._replace(since=(0, 5, 3), batch_defaults=((0, 512, 256),))
-_V0 = _0_5_3._replace(since=(0, 4, 0), chunked_beyond=_NEVER)
-_ALL = (
-    _PRESENT, _0_29, _0_28, _0_26, _0_20_1, _0_20, _0_17, _0_15, _0_14, _0_12, _0_9_1, _0_9, _0_8,
-    _0_6_5, _0_5_3, _V0
-)  # fmt: skip
+PRESENT = Traits((0, 32, 0), exact=True)
+_OLDEST = (0, 4, 0)
 
 
 def numbers_of(version: str) -> tuple[int, int, int]:
@@ -105,15 +74,19 @@ def traits_of(version: str) -> Traits:
     A version without a patch number is the last patch. Raises UnsupportedError.
     """
     if not version:
-        return _PRESENT
+        return PRESENT
     asked = _numbers(version)
-    if asked is None or asked[:2] > NEWEST or asked < _V0.since:
+    if asked is None or asked[:2] > NEWEST or asked < _OLDEST:
         raise UnsupportedError(
-            f"--engine vllm@{version[:20]}: its pool rule is not known; known are {_V0.since[0]}.{_V0.since[1]} to "
+            f"--engine vllm@{version[:20]}: its pool rule is not known; known are {_OLDEST[0]}.{_OLDEST[1]} to "
             f"{NEWEST[0]}.{NEWEST[1]}, and pools of other versions differ",
             fix=f"use --engine vllm@{NEWEST[0]}.{NEWEST[1]} or the version that you run",
         )
-    return next(traits for traits in _ALL if asked >= traits.since)
+    if asked >= PRESENT.since:
+        return PRESENT
+    from kvbudget.engines.vllm.past import PAST  # most plans are for the newest version
+
+    return next(traits for traits in PAST if asked >= traits.since)
 
 
 def _numbers(version: str) -> tuple[int, int, int] | None:

@@ -27,7 +27,8 @@ class Rate(NamedTuple):
 
 class Cost(NamedTuple):
     """In the currency of `price_per_gpu_hour`. `output_tokens_per_s_*`: of all replicas together; `source` is given or
-    estimated. `concurrency`: requests at once on each replica that the estimate takes."""
+    estimated. `concurrency`: requests at once on each replica that the estimate takes. `lengths`: given, or assumed
+    where nobody said how long requests are."""
 
     price_per_gpu_hour: float
     gpus: int
@@ -39,6 +40,7 @@ class Cost(NamedTuple):
     output_tokens_per_s_low: float
     output_tokens_per_s_high: float
     rates: tuple[Rate, ...]
+    lengths: str = "given"
 
 
 def cost_of(
@@ -51,6 +53,7 @@ def cost_of(
     replicas: int = 1,
     output_tokens_per_s: float | None = None,
     utilisations: Sequence[float] = UTILISATIONS,
+    lengths: str = "given",
 ) -> Cost | None:
     """Mean lengths of a request, and how many run at once on each replica. `output_tokens_per_s`: measured, of all
     replicas; without it a roofline says it, and None comes back where the card is not known (or nothing fits).
@@ -78,8 +81,9 @@ def cost_of(
         dear, cheap = (hourly / (tokens * utilisation * 3600) * 1e6 for tokens in (low, high))
         rates.append(Rate(utilisation, cheap, dear, cheap * output_share, dear * output_share))
     return Cost(
-        price_per_gpu_hour, gpus, hourly, source, concurrency, prompt_tokens, output_tokens, low, high, tuple(rates)
-    )
+        price_per_gpu_hour, gpus, hourly, source, concurrency, prompt_tokens, output_tokens, low, high, tuple(rates),
+        lengths,
+    )  # fmt: skip
 
 
 def _throughput(plan: Plan, prompt: float, output: float, concurrency: int) -> tuple[float, float] | None:
@@ -108,6 +112,11 @@ def cost_lines(cost: Cost) -> list[str]:
         f"{_span(cost.output_tokens_per_s_low, cost.output_tokens_per_s_high, 0)} output tokens/s ({cost.source}, "
         f"{cost.concurrency:,} requests at once of {cost.prompt_tokens:,.0f} + {cost.output_tokens:,.0f} tokens)"
     ]
+    if cost.lengths == "assumed":
+        lines.append(
+            "no lengths are given: half of max_model_len as prompt and half as answer is assumed, and what a token "
+            "costs follows from that; give --prompt-lengths and --output-lengths, or --trace"
+        )
     lines += [
         f"busy {rate.utilisation:.0%} of the time: "
         f"{_span(rate.per_million_output_low, rate.per_million_output_high, 2)} for a million output tokens, "

@@ -16,7 +16,8 @@ _LENGTH_STEP = 1024
 class Numbers(NamedTuple):
     """What a plan carries, all replicas together. `pool_tokens` as the engine prints them; `ceiling` at max_model_len;
     `p50` to `p99` at the lengths of the workload (or of max_model_len); `fits_95`: requests of the workload that fit
-    at once with 95 %, None without a workload."""
+    at once with 95 %, None without a workload; `p95_tokens`: the length that `p95` counts, max_model_len where no
+    lengths are known."""
 
     max_model_len: Tokens
     gpus: int
@@ -27,6 +28,7 @@ class Numbers(NamedTuple):
     p99: int
     fits_95: int | None
     starts: bool
+    p95_tokens: int = 0
 
 
 class Counting:
@@ -64,10 +66,12 @@ class Counting:
             p99=p99,
             fits_95=fits,
             starts=starts(plan),
+            p95_tokens=plan.ceilings.lengths[1],
         )
 
     def shorter_length(self, plan: Plan) -> int:
-        """The p99 length of the workload, rounded up to 1k; half of the context where lengths are not known."""
+        """The p99 length of the workload, rounded up to 1k; half of the context where lengths are not known. No more
+        than what starts, where the plan's own does not."""
         longest = plan.pool.max_model_len
         if self._totals:
             kept = self._totals[-(-len(self._totals) * 99 // 100) - 1]
@@ -75,7 +79,12 @@ class Counting:
             kept = plan.ceilings.lengths[2]
         else:
             kept = max(1, longest // 2)
-        return min(longest, -(-kept // _LENGTH_STEP) * _LENGTH_STEP)
+        kept = min(longest, -(-kept // _LENGTH_STEP) * _LENGTH_STEP)
+        most = plan.low_end.largest_max_model_len if plan.low_end else 0
+        most = most or plan.pool.largest_max_model_len
+        if starts(plan) or not 0 < most < kept:
+            return kept
+        return most // _LENGTH_STEP * _LENGTH_STEP or most
 
 
 def held(numbers: Numbers) -> int:

@@ -49,6 +49,7 @@ class LongRequest(NamedTuple):
     attention_share: float
     parameters: str
     pool_bytes: Bytes = Bytes(0)
+    prompt_tokens: Tokens = Tokens(0)
 
 
 class Chunk(NamedTuple):
@@ -126,6 +127,7 @@ def long_context_of(
         attention_share=attention / (attention + 2 * active * prompt) if attention or active else 0.0,
         parameters=source,
         pool_bytes=Bytes(blocks * layout.bytes_per_block),
+        prompt_tokens=Tokens(prompt),
     )
     return LongContext(
         request=request,
@@ -220,15 +222,16 @@ def long_context_lines(plan: LongContext) -> list[str]:
     """For people."""
     request = plan.request
     lines = [
-        f"one request of {request.tokens:,} tokens: {format_size(request.bytes)} of keys, values and states on each "
-        f"rank, in {request.blocks:,} {'block' if request.blocks == 1 else 'blocks'} of the pool "
+        f"one request of {request.tokens:,} tokens: {format_size(request.bytes)} of cache on each GPU, "
+        f"in {request.blocks:,} {'block' if request.blocks == 1 else 'blocks'} of the pool "
         f"({format_size(request.pool_bytes)}), {request.pool_share:.0%} of it, {request.times_short:,.0f} times one "
         "of 8k; "
         f"at once: {request.ceiling:,}"
     ]
     if request.prefill_s and request.decode_s_per_token:
         lines.append(
-            f"prefill {_span(request.prefill_s, 1)} s ({request.attention_share:.0%} of it attention, which grows with "
+            f"prefill of its {request.prompt_tokens:,} prompt tokens {_span(request.prefill_s, 1)} s "
+            f"({request.attention_share:.0%} of it attention, which grows with "
             f"the square), then {_span(request.decode_s_per_token, 1000)} ms a token alone (estimated, "
             f"{request.parameters})"
         )

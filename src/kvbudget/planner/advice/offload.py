@@ -73,8 +73,11 @@ def parse_media(text: str) -> tuple[Medium, ...]:
     """
     if text == "usual":
         return USUAL_MEDIA
-    found = []
-    for part in text.split(",")[:_MOST_MEDIA]:
+    found: list[Medium] = []
+    parts = text.split(",")
+    if len(parts) > _MOST_MEDIA:
+        raise BadValueError(f"--offload: {len(parts)} tiers", fix=f"give at most {_MOST_MEDIA}")
+    for part in parts:
         name, equals, size = part.strip().partition("=")
         capacity, at, rate = size.partition("@")
         usual = {medium.name: medium.bytes_per_s for medium in USUAL_MEDIA}.get(name, 0.0)
@@ -84,7 +87,12 @@ def parse_media(text: str) -> tuple[Medium, ...]:
                 fix="write cpu=256GiB, disk=2TiB or NAME=SIZE@RATE, as s3=10TiB@1GB",
             )
         speed = float(parse_size(rate, f"--offload {name}")) if at else usual
-        found.append(Medium(name, parse_size(capacity, f"--offload {name}"), speed))
+        tier = Medium(name, parse_size(capacity, f"--offload {name}"), speed)
+        if not (tier.capacity_bytes and speed):
+            raise BadValueError(f"--offload: {part.strip()[:40]!r} keeps nothing", fix="leave a tier of 0 out")
+        if any(other.name == name for other in found):
+            raise BadValueError(f"--offload: {name[:40]} is given twice", fix="add its sizes up, or name them apart")
+        found.append(tier)
     return tuple(found)
 
 
@@ -170,12 +178,13 @@ def offload_lines(offload: Offload) -> list[str]:
     for tier in offload.tiers:
         line = (
             f"{tier.medium}: {format_size(Bytes(tier.capacity_bytes))} ({tier.source}) keep {tier.requests:,} "
-            f"requests of {offload.tokens:,} tokens"
+            f"{'request' if tier.requests == 1 else 'requests'} of {offload.tokens:,} tokens"
         )
         if tier.move_s:
             line += f", back in {tier.move_s:.2f} s"
             if tier.recompute_s is not None:
-                line += f" against {tier.recompute_s.low:.2f} to {tier.recompute_s.high:.2f} s of prefill (estimated)"
+                again = tier.recompute_s
+                line += f" against {again.low:.1f} to {again.high:.1f} s of prefill of all of it (estimated)"
         lines.append(line)
     lines += [
         f"{one.name}: {one.bytes_per_token:,.0f} B a token, {one.tokens:,} tokens, {one.times:.2f} times; quality: "

@@ -96,8 +96,11 @@ def _limit(plan: Plan, before: Side, after: Side) -> str:
 
 def _side(side: Side) -> str:
     cards = "1 card" if side.tensor_parallel_size == 1 else f"each of {side.tensor_parallel_size} cards"
+    left = f"{format_size(side.pool_bytes)} for the cache"
+    if side.pool_bytes <= 0:
+        left = f"nothing for the cache, {format_size(Bytes(-side.pool_bytes))} are missing"
     return (
         f"{cards}: {format_size(side.usable_bytes)} usable - {format_size(side.weights_bytes)} weights - "
-        f"{format_size(side.other_bytes)} other = {format_size(side.pool_bytes)} for the cache, "
-        f"{side.bytes_per_token:,} B a token, {side.requests:,} requests of full length"
+        f"{format_size(side.other_bytes)} other = {left}, {side.bytes_per_token:,} B a token, {side.requests:,} "
+        "requests of full length"
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvbudget.errors import InputError
+from kvbudget.planner.advice.slots import has_slots, with_context
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.request import Plan, PlanRequest
 from kvbudget.planner.workload.margin import NO_MARGIN, Margin
@@ -17,10 +18,11 @@ from kvbudget.units import Bytes
 MOST_PLANS = 96
 MOST_GPUS = 64
 _UTILISATION_STEPS = 100
+_HIGHEST_SHARES = (100, 99, 98, 97, 96, 95, 92, 88)  # hundredths
 _LARGEST_SEQS = 65536
 # Errors that say that a wish was missed or that cards are missing, not that the engine would not start.
 _TOO_FEW_STATES = "max_num_seqs_beyond_states"
-_WISHES = frozenset({"below_target_concurrency", "too_few_gpus", "pool_beyond_memory"})
+WISHES = frozenset({"below_target_concurrency", "too_few_gpus", "pool_beyond_memory"})
 
 
 class Solved(NamedTuple):
@@ -68,14 +70,16 @@ def planned(request: PlanRequest, concurrency: int = 1) -> Plan:
 
 def starts(plan: Plan) -> bool:
     """Whether the engine would start, whatever is wished of it."""
-    return not any(finding.severity == "error" and finding.code not in _WISHES for finding in plan.findings)
+    return not any(finding.severity == "error" and finding.code not in WISHES for finding in plan.findings)
 
 
 def carries(plan: Plan, wish: Wish) -> bool:
-    """Whether the engine starts, takes that length, and holds so many at once."""
+    """Whether the engine starts, takes that length (all of max_model_len, where it starts with a smaller pool than
+    that), and holds so many at once."""
+    asked = 0 if plan.settings.auto_length else int(plan.settings.max_model_len)
     return (
         starts(plan)
-        and plan.pool.max_model_len >= wish.length
+        and plan.pool.max_model_len >= (wish.length or asked)
         and min(capacity(plan, wish), plan.settings.max_num_seqs) >= wish.concurrency
     )
 
@@ -85,19 +89,31 @@ def largest_max_model_len(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved
     model = request.model
     longest = model.longest_given or model.max_model_len
 
-    def at(length: int) -> PlanRequest:
-        return _with_flags(request, max_model_len=length)
+    slots = _slots(request, wish)
 
-    return _Search(at, wish).largest(max(1, wish.length), longest, "longer than config.json allows")
+    def at(length: int) -> PlanRequest:
+        return with_context(request, length, slots) if slots else _with_flags(request, max_model_len=length)
+
+    return _Search(at, wish).largest(max(1, wish.length), longest, "the model takes no longer one")
 
 
 def largest_max_num_seqs(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
     """Largest --max-num-seqs that the pool carries with every request at `wish.length`."""
 
-    def at(seqs: int) -> PlanRequest:
-        return _with_flags(request, max_num_seqs=seqs)
+    plan = planned(request)
+    tokens = plan.pool.max_model_len if has_slots(plan) else 0
 
-    return _Search(at, wish, lambda seqs, wish: wish._replace(concurrency=seqs)).largest(1, _LARGEST_SEQS)
+    def at(seqs: int) -> PlanRequest:
+        return with_context(request, tokens, seqs) if tokens else _with_flags(request, max_num_seqs=seqs)
+
+    found = _Search(at, wish, lambda seqs, wish: wish._replace(concurrency=seqs)).largest(1, _LARGEST_SEQS)
+    now = min(capacity(plan, wish), plan.settings.max_num_seqs)
+    if found.value is None or tokens or not starts(plan) or now >= found.value:
+        return found
+    limit = plan.settings.max_num_seqs
+    why = f"as planned, with {limit:,}, {now:,} run at once"
+    more = ": fewer sequences leave more memory to the pool" if limit > found.value else ""
+    return found._replace(note="; ".join(filter(None, (found.note, why + more))))
 
 
 def largest_concurrency(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
@@ -111,18 +127,23 @@ def largest_concurrency(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
 
 def smallest_gpu_memory_utilization(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
     """Smallest --gpu-memory-utilization, in hundredths, that carries the wish."""
+    if _slots(request, wish):
+        return Solved(None, None, 0, "llama.cpp takes no share of a card: the context decides the pool")
     if request.kv_cache_memory is not None or request.flags.num_gpu_blocks_override is not None:
         return Solved(None, None, 0, "the pool is given, the share of the card decides nothing")
 
     def at(hundredths: int) -> PlanRequest:
         return _with_flags(request, gpu_memory_utilization=hundredths / _UTILISATION_STEPS)
 
-    found = _Search(at, wish).smallest(1, _UTILISATION_STEPS)
+    # All of the card may be more than is free of it, or leave nothing for what is allocated late.
+    found = _Search(at, wish).smallest(1, *_HIGHEST_SHARES)
     return found if found.value is None else found._replace(value=found.value / _UTILISATION_STEPS)
 
 
 def smallest_kv_cache_memory(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
     """Smallest --kv-cache-memory-bytes per GPU that carries the wish; a whole number of blocks."""
+    if _slots(request, wish):
+        return Solved(None, None, 0, "the context decides the pool, no size in bytes does")
     base = _with_flags(request, num_gpu_blocks_override=None, max_num_seqs=_seqs(request, wish))
 
     def pool_of(size: int) -> PlanRequest:
@@ -148,6 +169,11 @@ def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MO
     """Fewest cards of the request's kind for one engine: tensor parallel sizes that divide the attention heads, with
     as many pipeline stages as needed; fewer stages first, they cost no bubbles."""
     heads, layers = request.model.attention_heads, len(request.model.layers)
+    slots = _slots(request, wish)
+    if slots:  # llama.cpp shares layers out, it splits none
+        heads = 1
+    if request.gpu is not None and request.gpu.mig_profile:
+        most_gpus = 1
     splits = sorted(
         (tensor * stages, stages, tensor)
         for tensor in range(1, min(heads, most_gpus) + 1)
@@ -156,6 +182,8 @@ def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MO
         if stages & (stages - 1) == 0
     )
     base = _with_flags(request._replace(gpus=None), max_num_seqs=_seqs(request, wish))
+    if slots:
+        base = with_context(base, wish.length or planned(request).pool.max_model_len, slots)
     plans, refused = 0, ""
     for total, stages, tensor in splits[:MOST_PLANS]:
         search = _Search(
@@ -167,8 +195,10 @@ def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MO
         plans += 1
         plan = search.plan_at(0)
         if plan is not None and carries(plan, wish):
-            return Solved(total, plan, plans, f"-tp {tensor} -pp {stages}")
+            return Solved(total, plan, plans, "" if slots else f"-tp {tensor} -pp {stages}")
         refused = search.refused or refused
+    if most_gpus == 1:
+        refused = "a process sees one MIG slice only: take a larger slice, or more replicas"
     return Solved(None, None, plans, refused or f"not on {most_gpus} cards")
 
 
@@ -250,6 +280,15 @@ class _Search:
             return Solved(None, None, self.plans, self.refused or "no value in the range will do")
         plan = self.plan_at(value)
         return Solved(value, plan, self.plans, note)
+
+
+def _slots(request: PlanRequest, wish: Wish) -> int:
+    """Slots that share one context, as many as are wished at least; 0 for engines that have none."""
+    try:
+        plan = planned(request)
+    except InputError:
+        return 0
+    return max(wish.concurrency, plan.settings.max_num_seqs) if has_slots(plan) else 0
 
 
 def _seqs(request: PlanRequest, wish: Wish) -> int | None:

@@ -1,44 +1,27 @@
 """Decides what to do when the pool is too small: the order of retreat and the order of spending, with new numbers.
 
-Retreat gives something up, spending buys something; both begin with what costs least. Every step is planned again with
-its one change, alone and together with the steps before it, so that its numbers are those of a plan and not of a rule
-of thumb. A step that cannot be taken says why.
+Retreat gives something up, spending buys something; both begin with what costs least: other splits of the cards that
+are there cost nothing. walk.py plans each step, told.py writes it for people.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from kvbudget.errors import InputError
-from kvbudget.planner.advice.counting import Counting, Numbers, engines_of, held, shared_prefixes
+from kvbudget.planner.advice.cards import better_splits, cards_of, one_card_only, ranks_of
+from kvbudget.planner.advice.counting import Counting, Numbers, engines_of, held
 from kvbudget.planner.advice.parallel import Parallel, parallel_of
-from kvbudget.planner.advice.solve import planned, starts
+from kvbudget.planner.advice.slots import context_of, has_slots, with_context
+from kvbudget.planner.advice.solve import Wish, largest_max_model_len, starts
+from kvbudget.planner.advice.spelling import eight_bit_cache, prefix_sharing
+from kvbudget.planner.advice.walk import Step, Walk, with_flags
 from kvbudget.planner.nested import document
-from kvbudget.planner.request import Amount, Plan, PlanRequest
+from kvbudget.planner.request import Amount, Plan
 from kvbudget.planner.workload.margin import NO_MARGIN, Margin
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.planner.workload.sharing import Sharing
 from kvbudget.units import Bytes
 
 _QUANTISED_WEIGHTS = 8  # bits
-
-
-class Step(NamedTuple):
-    """One thing to do. `flag` is what to change on the engine or the gate. `cost`: free, quality or money.
-
-    `alone`: with this change only; `together`: with those before it in the same order as well. Both None where it
-    cannot be taken, and then `note` says why. `enough`: together, the target is
-    reached, at the p95 length (None: no target was given).
-    `joined`: all flags of `together` that differ from the plan's; where max_num_seqs was lowered, it follows the pool.
-    """
-
-    name: str
-    flag: str
-    cost: str
-    note: str
-    alone: Numbers | None
-    together: Numbers | None
-    enough: bool | None
-    joined: str = ""
+_HARDLY_MORE = 1.1  # of the wanted bits: formats keep scales beside them
 
 
 class Advice(NamedTuple):
@@ -58,241 +41,167 @@ def advice_of(
     margin: Margin = NO_MARGIN,
     sharing: Sharing | None = None,
 ) -> Advice:
-    """Steps for the plan's own target concurrency. About a dozen more plans are made."""
+    """Steps for the plan's own target concurrency. About a dozen more plans are made; some more for several cards."""
     counting = Counting(workload, margin)
     now, target = counting.numbers(plan), plan.request.target_concurrency
+    cards = _Cards(plan, counting)
     return Advice(
         target_concurrency=target,
         enough_now=None if target is None else now.starts and now.p95 >= target,
         now=now,
-        retreat=_retreat(plan, counting, sharing),
-        spending=_spending(plan, counting),
-        parallel=parallel_of(plan),
+        retreat=_retreat(plan, counting, cards, sharing),
+        spending=_spending(plan, counting, cards),
+        parallel=None if one_card_only(plan) or has_slots(plan) else parallel_of(plan),
     )
 
 
-def _retreat(plan: Plan, counting: Counting, sharing: Sharing | None) -> tuple[Step, ...]:
-    steps = _Steps(plan, counting)
-    now = counting.numbers(plan)
-    limit = max(1, held(now) // engines_of(plan.request))
-    steps.take(
-        "lower concurrency",
-        f"--max-num-seqs {limit}",
-        "free",
-        "the rest waits in the queue instead of being preempted; fewer sequences also leave more memory to the pool",
-        lambda request: _flags(request, max_num_seqs=limit),
-        keep=False,
-    )
-    steps.let_the_limit_follow()
-    shorter = counting.shorter_length(plan)
-    steps.take(
-        "shorten the context",
-        f"--max-model-len {shorter}",
-        "quality",
-        "requests that are longer are refused with 400",
-        lambda request: _flags(request, max_model_len=shorter),
-        unless="no shorter context keeps 99 % of the requests" if shorter >= plan.pool.max_model_len else "",
-    )
-    steps.take(
-        "8-bit KV cache",
-        "--kv-cache-dtype fp8",
-        "quality",
-        "halves a 16-bit cache; test the quality of long answers",
-        lambda request: _flags(request, kv_cache_dtype="fp8"),
-        unless="the cache has 8 bits already" if plan.settings.kv_element_bytes == 1 else "",
-    )
-    steps.share(sharing)
-    steps.refuse()
-    return tuple(steps.taken)
+class _Cards:
+    """The first step of both orders, where there are several cards: it costs nothing."""
+
+    def __init__(self, plan: Plan, counting: Counting) -> None:
+        self._splits = better_splits(plan, counting)
+        self._idle = ranks_of(plan.request) < cards_of(plan)
+        self._joined_slices = bool(one_card_only(plan)) and ranks_of(plan.request) > 1
+
+    def take(self, walk: Walk) -> None:
+        if self._joined_slices:
+            walk.part()
+        elif self._splits:
+            walk.split(self._splits, self._idle)
 
 
-def _spending(plan: Plan, counting: Counting) -> tuple[Step, ...]:
-    steps = _Steps(plan, counting)
-    engines = engines_of(plan.request)
-    limit = max(1, held(counting.numbers(plan)) // engines)
-    if limit >= plan.settings.max_num_seqs:
-        more = max(2 * plan.settings.max_num_seqs, -(-(plan.request.target_concurrency or 0) // engines))
-        steps.take(
-            "raise the limit",
-            f"--max-num-seqs {more}",
+def _retreat(plan: Plan, counting: Counting, cards: _Cards, sharing: Sharing | None) -> tuple[Step, ...]:
+    walk = Walk(plan, counting)
+    cards.take(walk)
+    if not has_slots(plan):
+        limit = max(1, held(counting.numbers(walk.last)) // engines_of(walk.request))
+        walk.take(
+            "lower concurrency",
+            walk.spelt(max_num_seqs=limit),
             "free",
-            "max_num_seqs ends the count, not the pool",
-            lambda request: _flags(request, max_num_seqs=more),
+            "the rest waits in the queue and is not preempted; fewer sequences also leave more memory to the pool",
+            lambda request: with_flags(request, max_num_seqs=limit),
+            keep=False,
         )
-    else:
-        steps.take(
-            "limit what is let in",
-            f"gate at {limit} requests, or by blocks",
-            "free",
-            "costs nothing and ends preemption; the pool stays as it is",
-            lambda request: request,
-        )
-    shorter = counting.shorter_length(plan)
-    steps.take(
-        "shorten the context",
-        f"--max-model-len {shorter}",
-        "free" if counting.workload is not None else "quality",
-        "by the lengths of your requests it hurts 1 % at most" if counting.workload is not None else "half of it",
-        lambda request: _flags(request, max_model_len=shorter),
-        unless="no shorter context keeps 99 % of the requests" if shorter >= plan.pool.max_model_len else "",
-    )
-    steps.take(
+        walk.let_the_limit_follow()
+    _shorten(walk, plan, counting, "quality", "requests that are longer are refused with 400")
+    _eight_bit(walk, plan, "halves a 16-bit cache; test the quality of long answers")
+    if prefix_sharing(plan.engine_name):
+        walk.share(sharing)
+    walk.refuse()
+    return tuple(walk.steps)
+
+
+def _spending(plan: Plan, counting: Counting, cards: _Cards) -> tuple[Step, ...]:
+    walk = Walk(plan, counting)
+    cards.take(walk)
+    _limit(walk, plan, counting)
+    known = counting.workload is not None
+    note = "by the lengths of your requests it hurts 1 % at most" if known else "longer requests are refused with 400"
+    _shorten(walk, plan, counting, "free" if known else "quality", note)
+    walk.take(
         "quantise the weights",
         f"a checkpoint with {_QUANTISED_WEIGHTS}-bit weights",
         "quality",
         "makes room for the cache, does not make the cache smaller; the size is estimated",
         lambda request: request._replace(weights=_quantised_weights(plan)),
         unless=_cannot_quantise(plan),
+        shortens=not has_slots(plan),
     )
-    steps.take(
+    _eight_bit(walk, plan, "halves what a token costs")
+    _more_cards(walk, plan)
+    walk.replicate(2)
+    return tuple(walk.steps)
+
+
+def _limit(walk: Walk, plan: Plan, counting: Counting) -> None:
+    """Who may run: a limit that is in the way is raised, one that promises too much is kept at the gate."""
+    engines = engines_of(walk.request)
+    limit = held(counting.numbers(walk.last)) // engines
+    wanted = -(-(plan.request.target_concurrency or 0) // engines)
+    if has_slots(plan):
+        slots, tokens = max(wanted, plan.settings.max_num_seqs), plan.ceilings.lengths[1]
+        walk.take(
+            "a context for each slot",
+            walk.spelt(**context_of(tokens, slots)),
+            "free",
+            f"{slots} slots of {tokens:,} tokens each; the context is that of all slots together",
+            lambda request: with_context(request, tokens, slots),
+        )
+    elif not starts(walk.last):
+        return
+    elif limit >= walk.last.settings.max_num_seqs:
+        more = max(2 * plan.settings.max_num_seqs, wanted)
+        walk.take(
+            "raise the limit",
+            walk.spelt(max_num_seqs=more),
+            "free",
+            "the limit ends the count, not the pool",
+            lambda request: with_flags(request, max_num_seqs=more),
+        )
+    else:
+        limit = max(1, limit)
+        walk.take(
+            "limit what is let in",
+            f"gate at {limit} {'request' if limit == 1 else 'requests'}, or by blocks",
+            "free",
+            "costs nothing and ends preemption; the pool stays as it is",
+            lambda request: request,
+        )
+
+
+def _shorten(walk: Walk, plan: Plan, counting: Counting, cost: str, note: str) -> None:
+    shorter = counting.shorter_length(walk.last)
+    slots = max(plan.request.target_concurrency or 0, plan.settings.max_num_seqs)
+    if has_slots(plan):
+        most = largest_max_model_len(walk.request, Wish(slots)).value
+        shorter = min(shorter, int(most or shorter))
+    unless = "no shorter context keeps 99 % of the requests" if shorter >= walk.last.pool.max_model_len else ""
+    if has_slots(plan):
+        flag = walk.spelt(**context_of(shorter, slots))
+        change = lambda request: with_context(request, shorter, slots)  # noqa: E731 # as its twin below
+    else:
+        flag = walk.spelt(max_model_len=shorter)
+        change = lambda request: with_flags(request, max_model_len=shorter)  # noqa: E731
+    walk.take("shorten the context", flag, cost, note, change, unless=unless)
+
+
+def _eight_bit(walk: Walk, plan: Plan, note: str) -> None:
+    changes = eight_bit_cache(plan.engine_name)
+    walk.take(
         "8-bit KV cache",
-        "--kv-cache-dtype fp8",
+        walk.spelt(**changes),
         "quality",
-        "halves what a token costs",
-        lambda request: _flags(request, kv_cache_dtype="fp8"),
-        unless="the cache has 8 bits already" if plan.settings.kv_element_bytes == 1 else "",
+        note,
+        lambda request: with_flags(request, **changes),
+        unless=_already_8_bit(plan),
+        shortens=not has_slots(plan),
     )
-    ranks = plan.settings.tensor_parallel_size * 2
-    steps.take(
+
+
+def _more_cards(walk: Walk, plan: Plan) -> None:
+    flags = walk.request.flags
+    unless = one_card_only(plan) or ("the pool is given per GPU" if not plan.memory.usable.bytes else "")
+    if has_slots(plan):
+        changes = {"pipeline_parallel_size": flags.pipeline_parallel_size * 2}
+        note = "layers are shared out, so weights and cache are as well; the cards take turns"
+    else:
+        changes = {"tensor_parallel_size": flags.tensor_parallel_size * 2}
+        note = "weights are split as well, so the pool more than doubles; every token crosses the link between cards"
+    walk.take(
         "twice the cards for one engine",
-        f"--tensor-parallel-size {ranks}",
+        walk.spelt(**changes),
         "money",
-        "weights are split as well, so the pool more than doubles; every token crosses the link between the cards",
-        lambda request: _flags(request._replace(gpus=None), tensor_parallel_size=ranks),
-        unless="the pool is given per GPU" if not plan.memory.usable.bytes else "",
+        note,
+        lambda request: with_flags(request._replace(gpus=None), **changes),
+        unless=unless,
+        shortens=not has_slots(plan),
     )
-    steps.replicate(2)
-    return tuple(steps.taken)
 
 
-class _Steps:
-    """Takes steps one after the other and remembers what has been changed so far."""
-
-    def __init__(self, plan: Plan, counting: Counting) -> None:
-        self._plan = plan
-        self._counting = counting
-        self._target = plan.request.target_concurrency
-        # A target that is missed is no reason not to plan.
-        self._together = plan.request
-        self._last = plan
-        self._now = counting.numbers(plan)
-        self._follows = False
-        self.taken: list[Step] = []
-
-    def let_the_limit_follow(self) -> None:
-        """From here on --max-num-seqs is lowered to what the pool holds, step by step."""
-        self._follows = True
-        self._last = self._limited(self._together)
-
-    def _limited(self, request: PlanRequest) -> Plan:
-        """The plan with --max-num-seqs lowered to what it holds, once it follows; as it is where it would not start."""
-        plan = planned(request)
-        if not self._follows or not starts(plan):
-            return plan
-        limit = max(1, held(self._counting.numbers(plan)) // engines_of(request))
-        return planned(_flags(request, max_num_seqs=min(limit, plan.settings.max_num_seqs)))
-
-    def take(
-        self,
-        name: str,
-        flag: str,
-        cost: str,
-        note: str,
-        change: Callable[[PlanRequest], PlanRequest],
-        unless: str = "",
-        keep: bool = True,
-    ) -> None:
-        """Plan with `change` alone and on top of what was taken; `unless` says why it cannot be. `keep`: later steps
-        build on it."""
-        alone = together = None
-        if not unless:
-            try:
-                alone = planned(change(self._plan.request))
-                together = self._limited(change(self._together))
-            except InputError as error:
-                unless = str(error)
-            else:
-                if not starts(together) and starts(self._last):
-                    refused = [f for f in together.findings if f.severity == "error"]
-                    unless = refused[0].message
-        if unless or alone is None or together is None:
-            self.taken.append(Step(name, flag, cost, f"not possible: {unless}", None, None, None))
-            return
-        if keep:
-            self._together, self._last = change(self._together), together
-        numbers = self._counting.numbers(alone)
-        if keep and numbers == self._now and alone.settings != self._plan.settings:
-            note = f"changes nothing here: {note}"
-        self._add(name, flag, cost, note, numbers, self._counting.numbers(together), together.request)
-
-    def share(self, sharing: Sharing | None) -> None:
-        """Prefix sharing: known only from a trace with hashes; it raises what fits, not the pool."""
-        flag = "--enable-prefix-caching"
-        if sharing is None:
-            note = "unknown: what it saves needs a trace that tells equal prefixes apart (hash_ids)"
-            self.taken.append(Step("share prefixes", flag, "free", note, None, None, None))
-            return
-        alone = shared_prefixes(self._counting.numbers(self._plan), sharing.gain, self._plan)
-        shared = self._last
-        if self._follows and starts(shared):
-            limit = int(held(self._counting.numbers(shared)) // engines_of(self._together) * sharing.gain)
-            shared = planned(_flags(self._together, max_num_seqs=max(1, min(limit, self._plan.settings.max_num_seqs))))
-        together = shared_prefixes(self._counting.numbers(shared), sharing.gain, shared)
-        note = f"{sharing.shared_now:.1%} of prompt tokens are held twice; a batch without equal prefixes gains nothing"
-        self._add("share prefixes", flag, "free", note, alone, together, shared.request)
-
-    def refuse(self) -> None:
-        """What is left when nothing else is enough."""
-        now = self._counting.numbers(self._last)
-        missing = max(0, (self._target or 0) - held(now))
-        note = (
-            f"{missing:,} of {self._target:,} wanted are refused with 429, shared prefixes not counted on"
-            if self._target
-            else "429 with Retry-After"
-        )
-        self._add("refuse", "gate: --queue-tokens, --queue-seconds", "quality", note, now, now, self._last.request)
-
-    def replicate(self, replicas: int) -> None:
-        """More engines side by side: everything but the longest request grows with them."""
-        alone = self._counting.numbers(self._plan, replicas)
-        together = self._counting.numbers(self._last, replicas)
-        note = "one request still has to fit one engine; weights are held once in each"
-        self._add(
-            "one more replica",
-            f"{replicas} engines behind one gate",
-            "money",
-            note,
-            alone,
-            together,
-            self._last.request,
-        )
-
-    def _add(
-        self, name: str, flag: str, cost: str, note: str, alone: Numbers, together: Numbers, request: PlanRequest
-    ) -> None:
-        enough = None if self._target is None else together.starts and together.p95 >= self._target
-        joined = _joined(self._plan.request, request)
-        self.taken.append(Step(name, flag, cost, note, alone, together, enough, joined))
-
-
-# What steps change, in the order in which people would write it.
-_CHANGED = ("max_num_seqs", "max_model_len", "kv_cache_dtype", "tensor_parallel_size")
-
-
-def _joined(before: PlanRequest, after: PlanRequest) -> str:
-    """The flags that make `before` into `after`."""
-    words = [
-        f"--{name.replace('_', '-')} {getattr(after.flags, name)}"
-        for name in _CHANGED
-        if getattr(before.flags, name) != getattr(after.flags, name)
-    ]
-    if before.weights != after.weights and after.weights is not None:
-        words.append(f"--weights {after.weights.bytes}")
-    return " ".join(words)
-
-
-def _flags(request: PlanRequest, **changes: object) -> PlanRequest:
-    return request._replace(flags=request.flags._replace(**changes))  # type: ignore[arg-type]
+def _already_8_bit(plan: Plan) -> str:
+    narrow = plan.settings.kv_element_bytes == 1 or plan.settings.kv_cache_dtype.startswith(("q4", "q5", "q8", "iq4"))
+    return "the cache has 8 bits already, or fewer" if narrow else ""
 
 
 def _cannot_quantise(plan: Plan) -> str:
@@ -300,6 +209,11 @@ def _cannot_quantise(plan: Plan) -> str:
         return "the weights are quantised already"
     if not plan.memory.usable.bytes:
         return "the pool is given, weights do not change it"
+    given, parameters = plan.request.weights, plan.request.model.parameters
+    if given is not None and parameters is not None and parameters.total:
+        bits = 8 * given.bytes / parameters.total
+        if bits < _HARDLY_MORE * _QUANTISED_WEIGHTS:
+            return f"the weights have {bits:.1f} bits already"
     return "" if plan.settings.element_bytes > 1 else "the weights have 8 bits already"
 
 
@@ -321,33 +235,3 @@ def _quantised_weights(plan: Plan) -> Amount:
 def advice_json(advice: Advice) -> dict[str, object]:
     """Under the key "advice" of kvbudget.plan/1."""
     return document(advice)
-
-
-def advice_lines(advice: Advice) -> list[str]:
-    """For people: both orders, one line a step."""
-    lines = [
-        f"now: {_said(advice.now)}{' ENOUGH' if advice.enough_now else ''}",
-        "to give something up, in this order:",
-    ]
-    lines += [_line(index, step) for index, step in enumerate(advice.retreat, 1)]
-    lines.append("to spend, in this order:")
-    lines += [_line(index, step) for index, step in enumerate(advice.spending, 1)]
-    if advice.parallel is not None:
-        lines += advice.parallel.lines()
-    return lines
-
-
-def _line(index: int, step: Step) -> str:
-    head = f"{index}. {step.name} ({step.cost}): {step.flag}"
-    if step.together is None:
-        return f"{head}; {step.note}"
-    enough = " ENOUGH" if step.enough else ""
-    joined = f" ({step.joined})" if step.joined and step.joined != step.flag else ""
-    return f"{head}: {_said(step.together)} with the steps before it{joined}{enough}; {step.note}"
-
-
-def _said(numbers: Numbers) -> str:
-    words = f"{numbers.pool_tokens:,} tokens, {numbers.ceiling:,} of {numbers.max_model_len:,} at once"
-    if numbers.fits_95 is not None:
-        words += f", {numbers.fits_95:,} of your mix"
-    return words + (f" on {numbers.gpus} GPUs" if numbers.gpus > 1 else "") + ("" if numbers.starts else " (no start)")

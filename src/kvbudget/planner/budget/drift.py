@@ -168,18 +168,21 @@ def _workload(reviewed: Mapping[str, object], present: Mapping[str, object]) -> 
 
 
 def _fits(reviewed: Mapping[str, object], present: Mapping[str, object]) -> Iterator[Reason]:
-    target, ceiling = _at(reviewed, "targets", "concurrency"), _at(present, "capacity", "ceiling")
+    """The target is one of requests of p95 length where lengths are known, as in `kvbudget plan`."""
+    target, held = _at(reviewed, "targets", "concurrency"), _at(present, "capacity", "p95")
     engines = _at(present, "capacity", "engines")
-    if isinstance(ceiling, int) and isinstance(engines, int):
-        ceiling *= engines
-    if isinstance(target, int) and isinstance(ceiling, int) and ceiling < target:
+    if isinstance(held, int) and isinstance(engines, int):
+        held *= engines
+    if isinstance(target, int) and isinstance(held, int) and held < target:
         steps = section(reviewed, "targets").get("retreat")
         first = f"; first to give up: {steps[0]}" if isinstance(steps, list) and steps else ""
         where = f" on {engines} engines" if isinstance(engines, int) and engines > 1 else ""
-        noun = "request" if ceiling == 1 else "requests"
-        message = f"{ceiling:,} {noun} of full length at once{where}, [targets] wants {target:,}"
+        noun = "request" if held == 1 else "requests"
+        flags = section(section(reviewed, "inputs"), "flags")
+        length = "p95 length" if flags.keys() & {"trace", "prompt-lengths"} else "full length"
+        message = f"{held:,} {noun} of {length} at once{where}, [targets] wants {target:,}"
         fix = f"lower the target, shorten max_model_len, or add memory{first}"
-        yield Reason("below_target_concurrency", "targets.concurrency", target, ceiling, message, fix)
+        yield Reason("below_target_concurrency", "targets.concurrency", target, held, message, fix)
     findings = present.get("findings")
     for told in findings if isinstance(findings, list) else []:
         fix = "kvbudget plan with the same flags says more"

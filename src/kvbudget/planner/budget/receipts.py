@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.engines.logs.receipt import Receipt, version_pair
+from kvbudget.engines.vllm.versions import traits_of
+from kvbudget.errors import UnsupportedError
 from kvbudget.planner.budget.record import Document, section, tables
 from kvbudget.units import GIB, format_size
 
 # Sizes are printed with two decimals of a GiB: closer than that nothing is known.
 _PRINTED = GIB // 100
 _SHARED = GIB  # a context and a display take less
-_NEW_TOKENS = (0, 21)  # since then tokens = int(concurrency x max_model_len), see vllm#43308
+_OTHER_WEIGHTS = 0.05  # further apart than this share, two names are two models
 _SAME_MEANING = {
     "max_model_len": ("capacity", "max_model_len"),
     "max_num_seqs": ("engine", "max_num_seqs"),
@@ -67,7 +69,7 @@ def compare(budget: Mapping[str, object], receipt: Receipt) -> Comparison:
     """Set a receipt beside the figures of a budget (or of a plan just made)."""
     pool, capacity, memory = section(budget, "pool"), section(budget, "capacity"), section(budget, "memory")
     engine = section(budget, "engine")
-    other = _other_flags(budget, receipt)
+    other = [*_other_model(budget, receipt), *_other_flags(budget, receipt)]
     if receipt.engine != engine.get("name"):
         other.insert(
             0, Explanation("other_engine", f"the receipt is of {receipt.engine}, the plan of {engine.get('name')}")
@@ -123,8 +125,7 @@ def _tokens(budget: Mapping[str, object], receipt: Receipt) -> tuple[object, lis
     """The planned tokens as that version of the engine would print them."""
     tokens, pool = section(budget, "pool").get("tokens"), section(budget, "pool")
     groups = tables(section(budget, "kv"), "groups")
-    version = version_pair(receipt.version or "")
-    if receipt.engine != "vllm" or len(groups) < 2 or version is None or version >= _NEW_TOKENS:
+    if receipt.engine != "vllm" or len(groups) < 2 or not _tokens_per_group(receipt.version or ""):
         return tokens, []
     sizes = [size for group in groups if isinstance(size := group.get("block_size"), int)]
     blocks = pool.get("num_blocks")
@@ -136,6 +137,33 @@ def _tokens(budget: Mapping[str, object], receipt: Receipt) -> tuple[object, lis
         f"{older:,} tokens, not {tokens:,}"
     )
     return older, [Explanation("tokens_of_older_vllm", text)]
+
+
+def _tokens_per_group(version: str) -> bool:
+    """Whether that vLLM prints blocks // groups x block size; False for a version that is not known."""
+    try:
+        return bool(version) and traits_of(version.partition("+")[0]).tokens_per_group
+    except UnsupportedError:
+        return False
+
+
+def _other_model(budget: Mapping[str, object], receipt: Receipt) -> list[Explanation]:
+    """Names may differ for one model (a path, `-Instruct`), so its weights must be others too, or not be told."""
+    planned = str(section(budget, "model").get("name", ""))
+    own, other = _plain_name(planned), _plain_name(receipt.model or "")
+    if not own or not other or own in other or other in own:
+        return []
+    size = section(section(budget, "memory"), "weights").get("bytes")
+    told = receipt.weights_bytes
+    if told is not None and isinstance(size, int) and abs(told - size) <= _OTHER_WEIGHTS * size:
+        return []
+    return [Explanation("other_model", f"the receipt is of {receipt.model}, the plan of {planned}")]
+
+
+def _plain_name(name: str) -> str:
+    """`meta-llama/Llama-3.1-8B` as `llama318b`; the cache's `models--meta-llama--Llama-3.1-8B` too."""
+    last = name.rstrip("/").rpartition("/")[2].rpartition("--")[2]
+    return "".join(c for c in last.lower() if c.isalnum())
 
 
 def _version(engine: Mapping[str, object], receipt: Receipt) -> list[Explanation]:

@@ -64,8 +64,9 @@ def arguments_of(document: Mapping[str, object]) -> list[str]:
     inputs = section(document, "inputs")
     arguments = [str(inputs.get("model", ""))]
     flags = dict(section(inputs, "flags"))
-    if "margin" in flags:
-        flags["margin"] = section(document, "gate").get("margin") or flags["margin"]
+    margin = section(document, "gate").get("margin")
+    if margin:  # the gate keeps it back, whether it was planned with one or not
+        flags["margin"] = margin
     target = section(document, "targets").get("concurrency")
     if isinstance(target, int) and target > 0:
         flags["target-concurrency"] = target
@@ -107,7 +108,10 @@ def budget_of(
         "memory": _memory(plan),
         "kv": _kv(plan, kv),
         "pool": pool,
-        "capacity": {name: value for name, value in concurrency.items() if name not in _NOT_KEPT},
+        "capacity": {
+            **{name: value for name, value in concurrency.items() if name not in _NOT_KEPT},
+            "blocks_per_request": int(plan.pool.blocks_per_request),
+        },
         "workload": _workload(plan, workload or {}),
         "targets": _targets(plan),
         "tolerance": dict(DEFAULT_TOLERANCE),
@@ -221,7 +225,26 @@ def layout_of(document: Mapping[str, object]) -> Layout | None:
             "kv.groups is damaged", fix="move the file away, and write it anew: kvbudget plan ... --write"
         )
     alignment = kv.get("block_alignment")
-    return Layout(groups, block_alignment=alignment if isinstance(alignment, int) else 1)
+    layout = Layout(groups, block_alignment=alignment if isinstance(alignment, int) else 1)
+    _check_sums(document, layout)
+    return layout
+
+
+def _check_sums(document: Mapping[str, object], layout: Layout) -> None:
+    """The groups must come to what the same plan wrote beside them: one that is lost or altered would be a request's
+    blocks that nobody counts. Raises BadConfigError."""
+    capacity = section(document, "capacity")
+    length = capacity.get("max_model_len")
+    needed = layout.blocks_for(length) if isinstance(length, int) and length > 0 else None
+    for key, told, found in (
+        ("kv.bytes_per_block", section(document, "kv").get("bytes_per_block"), int(layout.bytes_per_block)),
+        ("capacity.blocks_per_request", capacity.get("blocks_per_request"), needed),
+    ):
+        if isinstance(told, int) and found is not None and told != found:
+            raise BadConfigError(
+                f"kv.groups come to {found:,}, and {key} says {told:,}: a group is lost or was altered",
+                fix="move the file away, and write it anew: kvbudget plan ... --write",
+            )
 
 
 def _group(table: Mapping[str, object]) -> Group:

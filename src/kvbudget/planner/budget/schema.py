@@ -301,6 +301,7 @@ _TABLES: Mapping[str, Mapping[str, Kind]] = {
     },
     "pool": {"bytes": SIZE, "num_blocks": COUNT, "usable_blocks": COUNT, "tokens": COUNT},
     "capacity": {
+        "blocks_per_request": POSITIVE,
         "max_model_len": COUNT, "at_max_model_len": NUMBER, "largest_max_model_len": COUNT, "p50": COUNT, "p95": COUNT,
         "p99": COUNT, "ceiling": COUNT, "limited_by": TEXT, "margin_blocks": COUNT, "engines": COUNT,
     },

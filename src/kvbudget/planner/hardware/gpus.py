@@ -1,7 +1,8 @@
 """Decides which card a name means, how much of its memory a process sees, and how fast it is.
 
-Accepted: any spelling of a known card (`H100`, `nvidia h100 80gb hbm3`, `rtx_4090`), a count (`h100:8`), and a MIG
-slice (`h100-80gb:3g.40gb`). The memory is what the driver reports, less than the name says: see `gpu_table`.
+Accepted: any spelling of a known card (`H100`, `nvidia h100 80gb hbm3`, `rtx_4090`), a count (`h100:8`, `8x h100`,
+`h100 x8`), and a MIG slice (`h100-80gb:3g.40gb`, or `NVIDIA-H100-80GB-HBM3-MIG-3g.40gb` as nodes are labelled). The
+memory is what the driver reports, less than the name says: see `gpu_table`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +14,19 @@ from kvbudget.units import GIB, Bytes
 
 MEASURED, ESTIMATED = "measured", "estimated"
 _MAKERS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "intel", "habana", "apple")
+_SHARED = "shared"  # in time: the operator's label of a card of which every process sees the whole memory
 _MOST_GPUS = 4096
 _USUAL = ("h100-80gb", "h200", "a100-80gb", "l40s", "rtx-4090", "mi300x")  # named where nothing is near
 _NEAR = 4  # how many names an error offers
 _LEAST_LIKENESS = 0.5
+_TIMES = "xX*\u00d7"
 
 
 class Gpu(NamedTuple):
     """One card. `memory_bytes` as a process sees it; `source` says how well that is known, and it lies between
     `low_bytes` and `high_bytes`. Speeds are of the data sheet, dense; 0 is not known. `unified`: the memory is shared
     with the CPU, so what is free of it decides and not its size. `link`: how cards of one machine are usually joined.
+    `mig_profile`: of a MIG slice, "" of a whole card.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Gpu(NamedTuple):
     fp8_flops: int = 0
     link: str = "pcie"
     unified: bool = False
+    mig_profile: str = ""
 
 
 class _Cards(Mapping[str, Gpu]):
@@ -73,17 +78,40 @@ def gpu_named(text: str) -> Gpu:
 
 
 def gpus_named(text: str) -> tuple[Gpu, int | None]:
-    """The card called `text` and how many of them, None where no count is given: `h100:8`, `h100:3g.40gb:2`."""
+    """The card called `text` and how many of them, None where no count is given: `h100:8`, `8x h100`,
+    `h100:3g.40gb:2`."""
     name, *parts = text.split(":")
+    name, count = _uncounted(name, text)
+    name, profile = _slice_in(name)
     key = _key_of(name, text)
-    gpu, count = GPUS[key], None
+    gpu = _slice(key, profile, text) if profile else GPUS[key]
     for part in parts:
         word = part.strip().lower()
-        if word.isascii() and word.isdigit():
-            count = _count(word, text)
-        else:
+        if not (word.isascii() and word.isdigit()):
             gpu = _slice(key, word, text)
+        elif count is not None:
+            raise BadValueError(f"--gpu {text[:60]!r}: two counts", fix="write h100:8")
+        else:
+            count = _count(word, text)
     return gpu, count
+
+
+def _uncounted(name: str, text: str) -> tuple[str, int | None]:
+    """(name, count) of `2xH100`, `8 x h100`, `h100 x8`, `h100*8`. Behind a mark it must be a card's: `rtx4090`."""
+    for mark in _TIMES:
+        before, times, after = (part.strip() for part in name.partition(mark))
+        if times and after and before.isascii() and before.isdigit():
+            return after, _count(before, text)
+        before, times, after = (part.strip() for part in name.rpartition(mark))
+        if times and after.isascii() and after.isdigit() and _known(before):
+            return before, _count(after, text)
+    return name, None
+
+
+def _slice_in(name: str) -> tuple[str, str]:
+    """(card, profile) of `NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`, the label that NVIDIA's GPU operator gives a node."""
+    card, mark, profile = name.strip().lower().replace(" ", "-").partition("-mig-")
+    return (card, profile) if mark else (name, "")
 
 
 def slices_of(key: str) -> dict[str, Gpu]:
@@ -103,6 +131,7 @@ def slices_of(key: str) -> dict[str, Gpu]:
             bf16_flops=whole.bf16_flops * int(profile[0]) // _parts(key),
             fp8_flops=whole.fp8_flops * int(profile[0]) // _parts(key),
             link="pcie",
+            mig_profile=profile,
         )
         for profile, gib in SLICES.get(_SLICED_LIKE.get(key, key), {}).items()
     }
@@ -142,16 +171,30 @@ def _count(word: str, text: str) -> int:
 def _key_of(name: str, text: str) -> str:
     if name in SPELLINGS or name in GPUS:  # as most people write it: what follows compares every spelling
         return SPELLINGS.get(name, name)
+    names = _names()
     wanted = _squashed(name)
-    names = {_squashed(word): row[0] for row in ROWS for word in row[:2]}
-    names.update({_squashed(word): key for word, key in SPELLINGS.items()})
     if wanted in names:
         return names[wanted]
     near = _near(wanted, names)
     some = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(_USUAL)} and more;"
+    size = "SIZE, the total that its driver shows"
+    if near:
+        size = f"{GPUS[near[0]].memory_bytes / GIB:.2f}GiB, what {GPUS[near[0]].name} has in all"
     raise UnsupportedError(
-        f"--gpu {text[:40]!r} is unknown", fix=f"{some} kvbudget gpus lists all; or give --gpu-memory 79.19GiB"
+        f"--gpu {text[:40]!r} is unknown",
+        fix=f"{some} kvbudget gpus lists all; or give --gpu-memory {size}",
     )
+
+
+def _known(name: str) -> bool:
+    return _squashed(_slice_in(name)[0]) in _names()
+
+
+def _names() -> dict[str, str]:
+    """Every spelling without case, makers and dashes, and its key."""
+    names = {_squashed(word): row[0] for row in ROWS for word in row[:2]}
+    names.update({_squashed(word): key for word, key in SPELLINGS.items()})
+    return names
 
 
 def _near(wanted: str, names: dict[str, str]) -> list[str]:
@@ -164,7 +207,7 @@ def _near(wanted: str, names: dict[str, str]) -> list[str]:
 def _squashed(name: str) -> str:
     """A name without case, makers, spaces and dashes, so that all spellings of a card meet."""
     words = name.lower().replace("_", " ").replace("-", " ").replace("(", " ").replace(")", " ").split()
-    return "".join(word for word in words if word not in _MAKERS)
+    return "".join(word for word in words if word not in _MAKERS and word != _SHARED)
 
 
 def _gpu(row: Row) -> Gpu:

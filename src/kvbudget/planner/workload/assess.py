@@ -76,6 +76,7 @@ def assess(plan: Plan, workload: Workload, margin: Margin = NO_MARGIN, speed: Sp
             usable_blocks=usable,
             concurrency=found.fits_95,
             max_model_len=pool.max_model_len,
+            max_num_seqs=seqs,
         )
     )
 

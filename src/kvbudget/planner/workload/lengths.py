@@ -1,5 +1,5 @@
-"""Decides what lengths requests have: percentiles as people write them, `p50=800,p95=4000,p99=8000`, and the whole
-distribution that is drawn through them."""
+"""Decides what lengths requests have: percentiles as people write them, `p50=800,p95=4000,p99=8000`, or one length that
+all have; and the whole distribution that is drawn through them."""
 
 from collections.abc import Sequence
 from math import erf, exp, log, sqrt
@@ -28,14 +28,18 @@ class Lengths(NamedTuple):
 
 
 def parse_lengths(text: str, flag: str) -> Lengths:
-    """Read `p50=800,p95=4k`. Raises BadValueError for unknown names, doubles, or percentiles that fall."""
+    """Read `p50=800,p95=4k`, or one length that all requests have: `4000`. Raises BadValueError for unknown names,
+    doubles, or percentiles that fall."""
+    if text.strip()[:1].isdigit() and not any(mark in text for mark in "=,"):
+        constant = parse_length(text, flag)
+        return Lengths(constant, constant, constant)
     found: dict[str, Tokens] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or name not in _NAMES or name in found:
             raise BadValueError(
                 f"{flag}: {part.strip()[:40]!r} is not one of {', '.join(_NAMES)}, each at most once",
-                fix=f"write {flag} p50=800,p95=4000,p99=8000",
+                fix=f"write {flag} p50=800,p95=4000,p99=8000, or one length for all: {flag} 800",
             )
         found[name] = parse_length(value, f"{flag} {name}")
     given = [found[name] for name in _NAMES if name in found]

@@ -13,6 +13,7 @@ from kvbudget.planner.nested import document
 from kvbudget.planner.request import Plan
 from kvbudget.planner.workload.chance import Sums
 from kvbudget.planner.workload.lengths import SHARES, Lengths, at_share, drawn_through
+from kvbudget.planner.workload.percentiles import derived_names
 from kvbudget.planner.workload.sharing import Sharing
 from kvbudget.planner.workload.splits import Split
 from kvbudget.planner.workload.stability import Stability
@@ -62,6 +63,14 @@ class Point(NamedTuple):
     ceiling: int
 
 
+class LeftOut(NamedTuple):
+    """Requests of the workload that the engine refuses (the prompt alone is max_model_len or more), and such that it
+    ends at max_model_len: `cut`."""
+
+    refused: int
+    cut: int
+
+
 class Tail(NamedTuple):
     """Slots of last blocks that stay empty, on average over the requests, in groups that keep all tokens."""
 
@@ -77,9 +86,10 @@ class WorkloadPlan(NamedTuple):
     `fits_95_in_service`: the same, but drawn as they are met at any moment: requests with long outputs stay longer and
     are met more often, in proportion to their output tokens.
     `overflow_at_mean_ceiling`: the chance that the ceiling of the mean length overflows the pool.
-    `beyond`: share of requests longer than max_model_len; those whose prompt alone is are refused and counted nowhere
-    else, the others end there. `cell_blocks`: 1 when the sums are exact, else the width to
-    which blocks were counted. `limited_by` says what ends `fits_95`: pool or max_num_seqs.
+    Every number but `requests`, `longest`, `beyond` and `left_out` is of the requests as the engine serves them: those
+    whose prompt alone is too long are refused, the others end at max_model_len. `beyond`: share of requests longer than
+    it. `cell_blocks`: 1 when the sums are exact, else the width to which blocks were counted. `limited_by` says what
+    ends `fits_95`: pool, max_num_seqs or state. `derived`: percentiles that were not given.
     """
 
     source: str
@@ -108,6 +118,8 @@ class WorkloadPlan(NamedTuple):
     stability: Stability | None = None
     sharing: Sharing | None = None
     splits: tuple[Split, ...] = ()
+    left_out: LeftOut = LeftOut(0, 0)
+    derived: tuple[str, ...] = ()
 
 
 def workload_of(
@@ -120,6 +132,7 @@ def workload_of(
     layout, longest = plan.stage.layout, plan.pool.max_model_len
     usable = max(0, plan.pool.usable_blocks - margin_blocks)
     seqs = plan.settings.max_num_seqs
+    most = min(seqs, plan.pool.most_requests or seqs)
     requests = within(workload.requests, longest)
     if not requests:
         raise BadValueError(
@@ -131,12 +144,12 @@ def workload_of(
     blocks = blocks_asked(layout, totals)
     mean_blocks = sum(size * often for size, often in blocks.items()) / count
     mean_tokens = Tokens(round(sum(totals) / count))
-    mean = Point(mean_tokens, Blocks(round(mean_blocks)), min(seqs, int(usable / mean_blocks)))
-    # Of all requests, so that they are the ceilings of the plan at the same percentiles.
-    asked = sorted(min(prompt + output, longest) for prompt, output in workload.requests)
-    p50, p95, p99 = (_point(layout, at_share(asked, share), usable, seqs) for share in SHARES.values())
-    sums = Sums(blocks, usable, max(seqs, target_concurrency or 0))
-    fits = min(seqs, sums.largest_count(0.95))
+    mean = Point(mean_tokens, Blocks(round(mean_blocks)), min(most, int(usable / mean_blocks)))
+    p50, p95, p99 = (_point(layout, tokens, usable, most) for tokens in _lengths(plan, workload, totals))
+    sums = Sums(blocks, usable, max(most, target_concurrency or 0))
+    fits = min(most, sums.largest_count(0.95))
+    longer = sum(prompt + output > longest for prompt, output in workload.requests)
+    refused = len(workload.requests) - count
     return WorkloadPlan(
         source=workload.source,
         name=workload.name,
@@ -145,23 +158,32 @@ def workload_of(
         usable_blocks=plan.pool.usable_blocks,
         margin_blocks=Blocks(margin_blocks),
         max_num_seqs=seqs,
-        mean_prompt=sum(prompt for prompt, _ in workload.requests) / len(workload.requests),
-        mean_output=sum(output for _, output in workload.requests) / len(workload.requests),
+        mean_prompt=sum(prompt for prompt, _ in requests) / count,
+        mean_output=sum(output for _, output in requests) / count,
         longest=Tokens(max(prompt + output for prompt, output in workload.requests)),
         mean=mean,
         p50=p50,
         p95=p95,
         p99=p99,
         fits_95=fits,
-        fits_99=min(seqs, sums.largest_count(0.99)),
-        fits_95_in_service=fits_in_service(layout, requests, usable, seqs),
-        limited_by="max_num_seqs" if fits == seqs else "pool",
+        fits_99=min(most, sums.largest_count(0.99)),
+        fits_95_in_service=fits_in_service(layout, requests, usable, most),
+        limited_by="pool" if fits < most else "max_num_seqs" if most == seqs else "state",
         overflow_at_mean_ceiling=1 - sums.chance(mean.ceiling),
         overflow_at_target=None if target_concurrency is None else 1 - sums.chance(target_concurrency),
         cell_blocks=sums.cell_blocks,
-        beyond=sum(prompt + output > longest for prompt, output in workload.requests) / len(workload.requests),
+        beyond=longer / len(workload.requests),
         tail=_tail(layout, totals),
+        left_out=LeftOut(refused, max(0, longer - refused)),
+        derived=derived_names(plan.request) if workload.source == "percentiles" else (),
     )
+
+
+def _lengths(plan: Plan, workload: Workload, totals: Sequence[int]) -> Sequence[int]:
+    """The plan's own at p50, p95 and p99 where the workload is drawn through them: a draw only comes near them."""
+    if workload.source == "percentiles" and plan.request.knows_lengths:
+        return plan.ceilings.lengths
+    return [at_share(totals, share) for share in SHARES.values()]
 
 
 def within(requests: Sequence[tuple[int, int]], longest: int) -> list[tuple[Tokens, Tokens]]:
@@ -208,23 +230,20 @@ def workload_lines(plan: WorkloadPlan) -> list[str]:
     """For people: average beside tail first, then what was asked for beside it."""
     mean, p95, p99 = plan.mean, plan.p95, plan.p99
     lines = [
-        f"{plan.requests:,} requests from {plan.source}: prompt {plan.mean_prompt:,.0f} and output "
-        f"{plan.mean_output:,.0f} tokens on average, longest {plan.longest:,}",
+        f"{plan.requests:,} requests from {plan.source}{_left_out(plan)}: prompt {plan.mean_prompt:,.0f} and output "
+        f"{plan.mean_output:,.0f} tokens on average, "
+        f"{'the longest asked for' if any(plan.left_out) else 'longest'} {plan.longest:,}",
         f"as if all were average ({mean.tokens:,} tokens): {mean.ceiling:,} at once, and then "
         f"{plan.overflow_at_mean_ceiling:.0%} of such batches would overflow the pool",
         f"as if all were p50 ({plan.p50.tokens:,}): {plan.p50.ceiling:,}; p95 ({p95.tokens:,}): {p95.ceiling:,}; "
-        f"p99 ({p99.tokens:,}): {p99.ceiling:,}",
+        f"p99 ({p99.tokens:,}): {p99.ceiling:,}{_derived(plan.derived)}",
         f"of your mix, with 95 %: {plan.fits_95:,} at once; with 99 %: {plan.fits_99:,} (limited by "
-        f"{plan.limited_by}); counted by the time that they stay, with 95 %: {plan.fits_95_in_service:,}",
+        f"{plan.limited_by}); long answers run longer and are met more often: with that, {plan.fits_95_in_service:,}",
     ]
     if plan.overflow_at_target is not None:
         lines.append(f"at the target concurrency, {plan.overflow_at_target:.1%} of batches would overflow the pool")
     if plan.margin_blocks:
         lines.append(f"margin: {plan.margin_blocks:,} of {plan.usable_blocks:,} usable blocks are kept back")
-    if plan.beyond:
-        lines.append(
-            f"{plan.beyond:.2%} of the requests are longer than max_model_len {plan.max_model_len:,}: refused, or cut"
-        )
     lines.append(
         f"empty slots in last blocks: {plan.tail.slots_per_request:,.1f} a request, {plan.tail.fraction:.2%} of them"
     )
@@ -235,3 +254,21 @@ def workload_lines(plan: WorkloadPlan) -> list[str]:
     for split in plan.splits:
         lines.append(split.line())
     return lines
+
+
+def _left_out(plan: WorkloadPlan) -> str:
+    """`, 3 refused (prompts of max_model_len 16,384 or more), 2 cut at it; the others`."""
+    refused, cut = plan.left_out
+    if not refused and not cut:
+        return ""
+    said = [f"{refused:,} refused (prompts of max_model_len {plan.max_model_len:,} or more)"] if refused else []
+    said += [f"{cut:,} cut at {'it' if refused else f'max_model_len {plan.max_model_len:,}'}"] if cut else []
+    return f", {', '.join(said)}; {'the others' if refused else 'with that'}"
+
+
+def _derived(names: Sequence[str]) -> str:
+    """`; p99 was not given: derived from the others, log-normal`."""
+    if not names:
+        return ""
+    how = "derived from the others, log-normal" if len(names) < len(SHARES) - 1 else "taken from the one that was"
+    return f"; {' and '.join(names)} {'was' if len(names) == 1 else 'were'} not given: {how}"

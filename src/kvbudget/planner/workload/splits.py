@@ -21,7 +21,9 @@ class Split(NamedTuple):
     99 % of requests that start now have given their blocks back. `wait_s`: mean seconds between two that end, when
     their starts are spread evenly. `retry_after_s`: the most that a refusal can have to promise: until the p99 request
     ends, at most 120. `refusal_at_90`: chance that the next request does not fit while the pool is 90 % full.
-    `beyond`: share longer than max_model_len, refused whatever is free.
+    `beyond`: share longer than max_model_len, refused whatever is free. `unfit`: why such a row cannot be, in words, ""
+    where it can: so many would need more blocks than the pool has, or more than max_num_seqs, or are longer than one
+    request may be.
     """
 
     length_factor: float
@@ -34,13 +36,17 @@ class Split(NamedTuple):
     retry_after_s: int
     refusal_at_90: float
     beyond: float
+    unfit: str = ""
 
     def line(self) -> str:
         """For people."""
+        row = f"the same {self.tokens:,.0f} tokens as {_whole(self.requests)} of {self.mean_tokens:,.0f}"
+        if self.unfit:
+            return f"{row}: not here, {self.unfit}"
         return (
-            f"the same {self.tokens:,.0f} tokens as {_whole(self.requests)} of {self.mean_tokens:,.0f}: "
-            f"{self.blocks:,.0f} blocks, drained after {self.drain_s:,.1f} s, one ends every {self.wait_s:.3g} s, "
-            f"Retry-After up to {self.retry_after_s} s, refused at 90 % use: {self.refusal_at_90:.1%}"
+            f"{row}: {self.blocks:,.0f} blocks, 99 % of them done after {self.drain_s:,.1f} s, one ends every "
+            f"{self.wait_s:.3g} s, Retry-After up to {self.retry_after_s} s; when the pool is 90 % full, "
+            f"{self.refusal_at_90:.1%} of further ones are refused"
         )
 
 
@@ -60,9 +66,11 @@ def splits_of(
     usable_blocks: int,
     concurrency: int,
     max_model_len: int,
+    max_num_seqs: int = 0,
     factors: Sequence[float] = (16, 4, 1, 1 / 4, 1 / 16),
 ) -> tuple[Split, ...]:
-    """Rows from few long to many short. `concurrency`: requests at once in the row of factor 1."""
+    """Rows from few long to many short. `concurrency`: requests at once in the row of factor 1. `max_num_seqs`: 0 for
+    no such limit."""
     free = max(0, usable_blocks) - int(_FULL * max(0, usable_blocks))
     rows = []
     for factor in factors:
@@ -95,6 +103,22 @@ def splits_of(
                 retry_after_s=min(LONGEST_RETRY_AFTER_S, ceil(drain_s)),
                 refusal_at_90=refused / count,
                 beyond=beyond / count,
+                unfit=_unfit(
+                    tokens / count, blocks / count * at_once, at_once, max_model_len, usable_blocks, max_num_seqs
+                ),
             )
         )
     return tuple(rows)
+
+
+def _unfit(
+    mean_tokens: float, blocks: float, at_once: float, max_model_len: int, usable_blocks: int, max_num_seqs: int
+) -> str:
+    if mean_tokens > max_model_len:
+        return f"max_model_len is {max_model_len:,}"
+    if blocks > usable_blocks:
+        held = int(at_once * usable_blocks / blocks)
+        return f"they need {blocks:,.0f} blocks and there are {usable_blocks:,}, enough for {held:,}"
+    if max_num_seqs and at_once > max_num_seqs:
+        return f"--max-num-seqs lets {max_num_seqs:,} run at once"
+    return ""
