@@ -173,6 +173,8 @@ def test_what_is_no_model_is_an_input_error(model: Any) -> None:
         ("gpus", "2"), ("tensor_parallel_size", None), ("tensor_parallel_size", "2"), ("requests", 5),
         ("requests", [5]), ("prompt_lengths", 5.5), ("engine", 5), ("pp_layer_partition", ("a",)),
         ("speculation", Speculation(5, "x")),  # type: ignore[arg-type]
+        ("speculation", Speculation("custom_class", 3, model=5)),  # type: ignore[arg-type]
+        ("speculation", Speculation("medusa", 3, heads=(1, 2))),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_an_unusable_value_is_refused_with_its_name(name: str, value: Any) -> None:
@@ -222,3 +224,15 @@ def test_an_argument_that_is_like_none_is_told_all() -> None:
 def test_a_number_is_the_length_of_all_requests() -> None:
     found = plan(LLAMA, kv_cache_memory_bytes="8GiB", max_model_len=8192, prompt_lengths=1000, output_lengths="24")
     assert found.ceilings.lengths == (1024, 1024, 1024)
+
+
+def test_llama_cpp_uses_all_cards_as_on_the_command_line(folder: Path) -> None:
+    def used(**given: object) -> tuple[int, bool]:
+        found = plan(str(folder), engine="llamacpp", max_model_len="8k", weights="16GiB", **given)  # type: ignore[arg-type]
+        return found.settings.pipeline_parallel_size, found.fits
+
+    assert used(gpu="rtx-4090:2") == (2, True)
+    assert used(gpu="rtx-4090:2", pipeline_parallel_size=1) == (1, True)
+    assert used(gpu="rtx-4090:3", tensor_split=(3, 1)) == (2, True)
+    with pytest.raises(BadValueError, match="tensor_split"):
+        used(gpu="rtx-4090:3", tensor_split=(3, -1))

@@ -5,6 +5,7 @@ per GPU. A model that is read once plans thousands of times: one plan takes a fr
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.edge.hub.folder import read_checkpoint
@@ -12,6 +13,7 @@ from kvbudget.edge.hub.loaded import weights_beside
 from kvbudget.engines.flags import AUTO_LENGTH, EngineFlags, Speculation
 from kvbudget.engines.registry import DEFAULT_ENGINE
 from kvbudget.errors import BadValueError
+from kvbudget.model.drafts import MedusaHeads
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.document import plan_json
@@ -19,6 +21,7 @@ from kvbudget.planner.hardware.gpus import gpus_named
 from kvbudget.planner.overrides import with_overrides
 from kvbudget.planner.request import Amount, Plan, PlanRequest
 from kvbudget.planner.sizes import memory_size
+from kvbudget.planner.spread import over_all_cards
 from kvbudget.planner.workload.lengths import Lengths, parse_lengths
 from kvbudget.planner.workload.margin import Margin, parse_margin
 from kvbudget.units import Bytes, parse_length
@@ -120,12 +123,14 @@ def plan(
     if loaded.weight_bytes is not None:
         known = Amount(loaded.weight_bytes, "measured", "weight files", doubt=loaded.weights_doubt)
     given = _size(weights, "weights")
+    cards = gpus if gpus is not None else counted
+    said = EngineFlags(max_model_len=length, speculation=draft)._replace(**flags)  # type: ignore[arg-type]
     request = PlanRequest(
         model=loaded.model,
         engine=engine,
-        flags=EngineFlags(max_model_len=length, speculation=draft)._replace(**flags),  # type: ignore[arg-type]
+        flags=over_all_cards(engine, said, cards, card, said="pipeline_parallel_size" in flags),
         gpu=card,
-        gpus=gpus if gpus is not None else counted,
+        gpus=cards,
         gpu_memory=_size(gpu_memory, "gpu_memory"),
         kv_cache_memory=_size(kv_cache_memory_bytes, "kv_cache_memory_bytes"),
         weights=Amount(given, "given", "weights") if given is not None else known,
@@ -185,6 +190,9 @@ def _check(flags: Mapping[str, object], **counts: object) -> None:
         elif name == "pp_layer_partition":
             good = isinstance(value, tuple) and all(type(layers) is int for layers in value)
             kind = "a tuple of numbers of layers"
+        elif name == "tensor_split":
+            kind = "a tuple of shares, of at least 0"
+            good = isinstance(value, tuple) and all(type(one) in (int, float) and 0 <= one < inf for one in value)
         else:
             good, kind = type(value) is int, "a whole number"
         if not good and not (value is None and default is None):
@@ -237,8 +245,9 @@ def _draft(
         return None, None
     if isinstance(speculation, Speculation):
         parts: tuple[object, ...] = speculation
-        method, tokens, draft, modules, ranks = parts
-        named = isinstance(method, str) and (draft is None or isinstance(draft, Model))
+        method, tokens, draft, modules, ranks, path, heads, any_vocabulary = parts
+        named = isinstance(method, str) and isinstance(path, str) and (draft is None or isinstance(draft, Model))
+        named = named and isinstance(any_vocabulary, bool) and (heads is None or isinstance(heads, MedusaHeads))
         if not named or any(type(number) is not int for number in (tokens, modules, ranks)):
             raise BadValueError(
                 f"speculation: {str(speculation)[:80]} is not a method, a number of tokens and a draft model",

@@ -178,3 +178,34 @@ def test_a_table_of_one_s_own_is_named_as_not_read(budget: Path, capsys: pytest.
     assert "holds\n  not read, as no table of a budget has that name: owner" in capsys.readouterr().out
     assert checked(budget, "--json") == 0
     assert json.loads(capsys.readouterr().out)["unknown_tables"] == ["owner"]
+
+
+def test_files_that_the_flags_name_are_found_as_the_model_is(
+    budget: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From whatever folder: the draft of --speculative-config, the trace, the receipts."""
+    (tmp_path / "drafts" / "one").mkdir(parents=True)
+    draft = CONFIG | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32000}
+    (tmp_path / "drafts" / "one" / "config.json").write_text(json.dumps(draft))
+    (tmp_path / "t.csv").write_text("prompt_tokens,completion_tokens\n5,6\n")
+    document = read_budget(str(budget))
+    flags = document["inputs"]["flags"]  # type: ignore[index]
+    flags["speculative-config"] = json.dumps({"method": "eagle3", "model": "drafts/one", "num_speculative_tokens": 3})
+    flags["trace"] = "t.csv"
+    write_budget(str(budget), document)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    write_budget(str(budget), present_budget(document, str(budget)))
+    assert checked(budget) == 0
+    assert read_budget(str(budget))["inputs"]["flags"]["trace"] == "t.csv"  # type: ignore[index]
+    (tmp_path / "t.csv").unlink()
+    with pytest.raises(InputError, match=r"trace 't.csv' is neither here nor beside the budget"):
+        checked(budget)
+
+
+def test_a_draft_that_is_not_there_is_named_by_its_flag(budget: Path) -> None:
+    document = read_budget(str(budget))
+    config = json.dumps({"method": "eagle3", "model": "./nowhere", "num_speculative_tokens": 3})
+    document["inputs"]["flags"]["speculative-config"] = config  # type: ignore[index]
+    with pytest.raises(InputError, match="--speculative-config: model"):
+        present_budget(document, str(budget))

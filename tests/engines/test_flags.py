@@ -12,18 +12,19 @@ from kvbudget.units import GIB
 
 LLAMACPP: dict[str, Any] = {
     "value_cache_dtype": "q8_0", "kv_unified": True, "swa_full": True, "gpu_layers": 0, "micro_batch": 64,
-    "flash_attention": False,
+    "flash_attention": False, "tensor_split": (3.0, 1.0), "fit_context": False, "kv_offload": False,
 }  # fmt: skip
 # what each engine lacks; everything else changes its settings
 LACKING: dict[str, dict[str, Any]] = {
-    "vllm": {**LLAMACPP, "window_pools": True},
+    "vllm": {**LLAMACPP, "window_pools": True, "max_pool_tokens": 64},
     "sglang": {**LLAMACPP, "window_pools": True, "mamba_cache_dtype": "float32", "decode_context_parallel_size": 2},
     "trtllm": {
-        **LLAMACPP, "disable_hybrid_kv_cache_manager": True, "mamba_cache_dtype": "float32",
+        **LLAMACPP, "max_pool_tokens": 64, "disable_hybrid_kv_cache_manager": True, "mamba_cache_dtype": "float32",
         "mamba_ssm_cache_dtype": "float32", "decode_context_parallel_size": 2,
     },
     "tgi": {
-        **LLAMACPP, "window_pools": True, "pipeline_parallel_size": 2, "decode_context_parallel_size": 2,
+        **LLAMACPP, "max_pool_tokens": 64, "window_pools": True, "pipeline_parallel_size": 2,
+        "decode_context_parallel_size": 2,
         "data_parallel_size": 2, "async_scheduling": True, "disable_hybrid_kv_cache_manager": True,
         "mamba_cache_dtype": "float32", "mamba_ssm_cache_dtype": "float32", "pp_layer_partition": (4,),
     },
@@ -31,7 +32,7 @@ LACKING: dict[str, dict[str, Any]] = {
         "tensor_parallel_size": 2, "decode_context_parallel_size": 2, "gpu_memory_utilization": 0.9, "block_size": 16,
         "num_gpu_blocks_override": 100, "data_parallel_size": 2, "dtype": "half", "async_scheduling": True,
         "disable_hybrid_kv_cache_manager": True, "mamba_cache_dtype": "float32", "mamba_ssm_cache_dtype": "float32",
-        "enforce_eager": True, "window_pools": True,
+        "enforce_eager": True, "window_pools": True, "max_pool_tokens": 64,
     },
 }  # fmt: skip
 

@@ -69,8 +69,55 @@ def test_the_cache_of_a_layer_lies_where_the_layer_lies() -> None:
     assert older.bytes == 60 * MIB
     _, everything, *_ = planned(llama(), PLENTY, gpu_layers=9999)
     assert [(stage.first, stage.end) for stage in everything] == [(0, 32)]
-    _, nothing, *_ = planned(llama(), PLENTY, gpu_layers=0)
-    assert [(stage.first, stage.end) for stage in nothing] == [(0, 32)]
+
+
+@pytest.mark.parametrize(("layers", "held"), [(0, (32, 32, False)), (1, (32, 32, True))])
+def test_without_a_layer_on_the_card_no_cache_is_there_either(layers: int, held: tuple[int, int, bool]) -> None:
+    """The output layer is the first to go to a card. The cells are there all the same, in the machine's memory."""
+    _, stages, pool, refusals = planned(llama(), 0, max_model_len=768, gpu_layers=layers)
+    assert [(stage.held, stage.on_card) for stage in stages] == [(held, False)]
+    assert (pool.bytes, pool.num_blocks, refusals) == (0, 768, [])
+    _, _, _, refusals = planned(llama(), -1, max_model_len=768, gpu_layers=layers)
+    assert [refusal.code for refusal in refusals] == ["no_kv_memory"]
+
+
+def test_the_cache_may_stay_in_the_machine_while_the_layers_do_not() -> None:
+    _, stages, pool, refusals = planned(llama(), 0, max_model_len=768, kv_offload=False)
+    assert [(stage.held, stage.on_card) for stage in stages] == [((0, 32, True), False)]
+    assert (pool.bytes, refusals) == (0, [])
+
+
+def test_a_context_that_is_not_fitted_is_the_models_own() -> None:
+    *_, pool, refusals = planned(llama(), 96 * MIB, fit_context=False)
+    assert (pool.num_blocks, [refusal.code for refusal in refusals]) == (131072, ["no_kv_memory"])
+
+
+@pytest.mark.parametrize(
+    ("split", "cards", "layers"),
+    [
+        ((3.0, 1.0), 2, [(0, 25, False), (25, 32, True)]),
+        ((1.0, 1.0), 2, [(0, 17, False), (17, 32, True)]),
+        ((1.0, 2.0, 1.0), 3, [(0, 9, False), (9, 25, False), (25, 32, True)]),
+        ((1.0, 0.0), 2, [(0, 32, True)]),
+        ((32.0, 1.0), 2, [(0, 32, False), (32, 32, True)]),
+        ((1.0,), 2, [(0, 32, True)]),
+        ((0.0, 0.0), 2, [(0, 32, True)]),
+    ],
+)
+def test_shares_are_of_the_layers_and_the_output(
+    split: tuple[float, ...], cards: int, layers: list[tuple[int, int, bool]]
+) -> None:
+    """src/llama-model.cpp: 33 for 32 layers; what lies on a boundary goes to the next card."""
+    _, stages, pool, _ = planned(llama(), PLENTY, max_model_len=768, tensor_split=split, pipeline_parallel_size=cards)
+    assert [stage.held for stage in stages] == layers
+    most = max(end - first for first, end, _ in layers)
+    assert pool.bytes == most * 3 * MIB
+
+
+def test_older_builds_count_the_output_behind_the_layers() -> None:
+    for asked, held in ((20, (12, 32, False)), (32, (0, 32, False)), (33, (0, 32, True))):
+        _, stages, *_ = planned(llama(), PLENTY, engine="llamacpp@b4000", max_model_len=768, gpu_layers=asked)
+        assert [stage.held for stage in stages] == [held]
 
 
 def test_cards_share_layers_not_bytes() -> None:

@@ -13,6 +13,10 @@ from kvbudget.pool.groups import LayerKind
 from kvbudget.units import GIB
 
 H100 = 81089 * 1024**2
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+}  # fmt: skip
 QWEN3_235B: dict[str, Any] = {
     "model_type": "qwen3_moe", "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4,
     "head_dim": 128, "hidden_size": 4096, "vocab_size": 151936, "max_position_embeddings": 40960,
@@ -343,3 +347,26 @@ def test_engines_that_measure_first_never_overrun(engine: str) -> None:
 def test_a_sliding_group_says_its_window() -> None:
     _, stages, _, _ = planned(model_from_config(GPT_OSS), GIB, max_model_len=4096)
     assert [group.window for group in stages[0].layout.groups] == [0, 128]
+
+
+@pytest.mark.parametrize(
+    ("most", "page", "tokens"), [(None, None, 81920), (50_000, None, 50_000), (50_001, 64, 49_984), (10**9, 64, 81920)]
+)
+def test_the_pool_holds_no_more_than_max_total_tokens(most: int | None, page: int | None, tokens: int) -> None:
+    """kv_cache_configurator.py: the smaller of what memory holds and --max-total-tokens, in whole pages."""
+    model = model_from_config(LLAMA)
+    rule = engine_named("sglang")
+    settings = rule.settle(model, EngineFlags(max_model_len=8192, max_pool_tokens=most, block_size=page), 80 * GIB, "")
+    stages = rule.stages(model, settings)
+    pool = rule.pool(model, settings, stages, [81920 * 131072])
+    assert (pool.tokens, rule.refusals(model, settings, stages, pool)) == (tokens, [])
+
+
+def test_less_than_a_page_is_no_pool() -> None:
+    model = model_from_config(LLAMA)
+    rule = engine_named("sglang")
+    settings = rule.settle(model, EngineFlags(max_model_len=8192, max_pool_tokens=63, block_size=64), 80 * GIB, "")
+    stages = rule.stages(model, settings)
+    found = rule.refusals(model, settings, stages, rule.pool(model, settings, stages, [10 * GIB]))
+    assert [refusal.code for refusal in found] == ["no_kv_memory"]
+    assert "--max-total-tokens 64" in found[0].fix

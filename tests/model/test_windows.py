@@ -145,3 +145,10 @@ def test_layers_without_rotary_positions_slide_in_smollm3() -> None:
 def test_a_contradiction_is_named(config: dict[str, Any], named: str) -> None:
     with pytest.raises(BadConfigError, match=named):
         model_from_config(config)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama", "gemma3_text"])
+def test_a_type_that_is_not_known_is_named_and_not_taken_for_a_window(model_type: str) -> None:
+    types = ["full_attention", "quantum_attention"] * 4
+    with pytest.raises(UnsupportedError, match="quantum_attention"):
+        model_from_config(LLAMA | {"model_type": model_type, "head_dim": 128, "layer_types": types})

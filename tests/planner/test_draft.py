@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvbudget.engines.flags import Speculation
+from kvbudget.model.drafts import MedusaHeads
 from kvbudget.model.read import model_from_config
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.hardware.gpus import gpu_named
@@ -79,3 +80,27 @@ def test_the_module_that_is_built_in_is_loaded_when_it_is_asked_for(request_of: 
 def test_a_method_without_a_model_costs_no_weights(request_of: MakeRequest) -> None:
     request = request_of(gpu=gpu_named("h100"), max_model_len=8192, speculation=Speculation("ngram", 3))
     assert make_plan(request).memory.weights == memory(request_of, "").weights
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_medusa_s_blocks_are_whole_on_every_rank_and_its_output_heads_are_split(
+    request_of: MakeRequest, tp: int
+) -> None:
+    """vLLM 0.32 models/medusa.py builds as many as it speculates, whatever the file holds."""
+    heads = MedusaHeads(5, 1, 4096, 0, shared=False, biased=False)
+    asked = Speculation("medusa", 3, model="d", heads=heads)
+    given: dict[str, Any] = {"gpu": gpu_named("h100"), "max_model_len": 8192, "tensor_parallel_size": tp}
+    found = make_plan(request_of(speculation=asked, **given)).memory.weights
+    without = make_plan(request_of(**given)).memory.weights
+    assert found.bytes - without.bytes == 3 * (4096 * 4096 * 2 + TABLE // tp)
+    assert "3 Medusa heads" in found.note
+    stored = Amount(Bytes(5 * (4096 * 4096 * 2 + TABLE)), "measured", "1 safetensors file(s)")
+    measured = make_plan(request_of(speculation=asked, draft_weights=stored, **given)).memory.weights
+    assert measured.bytes == found.bytes
+
+
+def test_a_class_of_one_s_own_is_told_to_be_uncounted(request_of: MakeRequest) -> None:
+    asked = Speculation("custom_class", 3, model="my.module.Proposer")
+    for given, expected in (({"gpu": gpu_named("h100")}, 1), ({"kv_cache_memory": Bytes(GIB)}, 0)):
+        found = make_plan(request_of(max_model_len=2048, speculation=asked, **given)).findings
+        assert [finding.code for finding in found].count("draft_uncounted") == expected

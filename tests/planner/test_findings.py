@@ -220,3 +220,13 @@ def test_llama_cpp_gets_more_slots_and_the_context_of_them(
     assert plan.pool.max_model_len >= make_plan(request).pool.max_model_len
     tight = request._replace(gpu=gpu_named("rtx-4070"))
     assert "q8_0" in finding(tight._replace(target_concurrency=64), "below_target_concurrency").fix
+
+
+def test_a_pool_that_a_flag_caps_is_not_told_to_make_room(request_of: MakeRequest) -> None:
+    request = request_of(gpu=gpu_named("h100"), max_model_len=8192, max_pool_tokens=20_000, target_concurrency=3)
+    request = request._replace(engine="sglang")
+    fix = finding(request, "below_target_concurrency").fix
+    assert "--max-total-tokens 20000" in fix
+    assert make_plan(request._replace(flags=request.flags._replace(max_pool_tokens=None))).fits
+    cut = request._replace(flags=request.flags._replace(max_model_len=32768), target_concurrency=None)
+    assert "--max-total-tokens 20000" in finding(cut, "pool_below_max_model_len").fix

@@ -127,3 +127,36 @@ def test_cards_have_the_memory_that_a_process_sees() -> None:
 def test_an_unknown_card_is_refused_and_the_known_ones_named() -> None:
     with pytest.raises(Exception, match="h100-80gb"):
         gpu_named("voodoo2")
+
+
+def test_llama_cpp_keeps_the_embedding_in_the_machine_and_a_copy_of_it_as_the_output_where_it_is_tied(
+    request_of: MakeRequest,
+) -> None:
+    """src/llama-model.cpp: load_tensors: dev_input is the CPU."""
+    embedding = 128256 * 4096 * 2
+    for tied in (False, True):
+        request = request_of(config={"tie_word_embeddings": tied}, gpu=gpu_named("h100"), max_model_len=8192)
+        every = request._replace(engine="llamacpp")
+
+        def weights(layers: int | None, request: PlanRequest = every) -> int:
+            return make_plan(request._replace(flags=request.flags._replace(gpu_layers=layers))).memory.weights.bytes
+
+        whole = make_plan(request).memory.weights.bytes
+        assert whole - weights(None) == pytest.approx(0 if tied else embedding, abs=4 * 2**20)
+        assert weights(0) == 0
+        assert weights(1) == pytest.approx(embedding, abs=40 * 2**20)
+        a_layer = weights(3) - weights(2)
+        assert weights(33) == weights(None) == weights(1) + 32 * a_layer
+
+
+def test_sizes_that_are_given_or_measured_are_shared_out_over_what_a_card_holds(request_of: MakeRequest) -> None:
+    for source in ("given", "measured"):
+        request = request_of(gpu=gpu_named("h100"), max_model_len=8192)._replace(engine="llamacpp")
+        request = request._replace(weights=Amount(Bytes(8 * GIB), source, ""))
+        seen = [
+            make_plan(request._replace(flags=request.flags._replace(gpu_layers=count))).memory.weights.bytes
+            for count in (0, 1, 2, 17, 33)
+        ]
+        assert seen[0] == 0
+        assert seen == sorted(seen)
+        assert seen[-1] < 8 * GIB

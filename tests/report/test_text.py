@@ -117,7 +117,7 @@ def test_every_error_is_headed_on_purpose() -> None:
     warnings = {
         "gpus_idle", "length_beyond_max_model_len", "quantisation_only_in_name", "class_defaults_decide",
         "state_checkpoint_possible", "longer_than_class_default", "little_headroom", "batch_default_assumed",
-        "weights_doubtful", "pool_below_max_model_len",
+        "weights_doubtful", "pool_below_max_model_len", "layers_off_the_cards", "draft_uncounted",
     }  # fmt: skip
     assert found - warnings - OUT_OF_MEMORY == {
         "max_model_len_beyond_model", "heads_not_divisible", "kv_heads_not_divisible", "block_size_unsupported",
@@ -126,7 +126,8 @@ def test_every_error_is_headed_on_purpose() -> None:
         "architecture_removed", "architecture_unsupported", "pipeline_parallel_embedding", "vocabulary_not_divisible",
         "hybrid_manager_needed", "stage_without_cache", "batched_tokens_below_length", "architecture_unknown_then",
         "dtype_unsupported", "kv_cache_dtype_unsupported", "architecture_contradicts_model_type",
-        "draft_model_pipeline", "draft_tensor_parallel", "intermediate_size_not_divisible",
+        "draft_model_pipeline", "draft_tensor_parallel", "draft_vocabulary_differs", "draft_tokens_not_divisible",
+        "attention_unsupported", "intermediate_size_not_divisible",
         "quantised_block_not_divisible", "state_heads_not_divisible", "free_memory_below_share",
         "mig_slices_joined",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Decides how a command line becomes a reviewed budget, and a budget a command line again: shared by three commands."""
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from kvbudget import __version__
 from kvbudget.cli.planning.extras import workload_facts
 from kvbudget.edge.budget.file import config_fingerprint, read_budget, write_budget
 from kvbudget.edge.budget.lock import changing
-from kvbudget.errors import BadConfigError
+from kvbudget.errors import BadConfigError, BadValueError
 from kvbudget.planner.budget.record import (
     DEFAULT_RETREAT,
     Document,
@@ -70,8 +71,7 @@ def present_budget(reviewed: Document, path: str, model: str | None = None) -> D
     parser.error = _refuse(path)  # type: ignore[method-assign, assignment]
     parsed = parser.parse_args(flags)
     parsed.model = model if model is not None else _found(named, path)
-    for name in ("command_line", "trace"):  # files, when they are
-        setattr(parsed, name, _found(getattr(parsed, name) or "", path) or None)
+    _find_files(parsed, path)
     if not parsed.model and parsed.command_line is None:
         raise BadConfigError(f"{path[-200:]}: [inputs] names no model", fix="write it anew: kvbudget plan ... --write")
     found = plan_command.planned(parsed)
@@ -89,6 +89,27 @@ def present_budget(reviewed: Document, path: str, model: str | None = None) -> D
 def today() -> str:
     """The date, as in budgets: 2026-11-29 (UTC)."""
     return datetime.now(UTC).date().isoformat()
+
+
+def _find_files(parsed: argparse.Namespace, path: str) -> None:
+    """Files that the flags name, as the model is found. Raises BadValueError for one that is neither here nor there."""
+    for name in ("command_line", "trace", "receipts"):
+        given = getattr(parsed, name)
+        found = _found(given or "", path) or None
+        if given and name != "command_line" and not os.path.exists(str(found)):  # which may be the command itself
+            raise BadValueError(
+                f"{path[-200:]}: [inputs.flags] {name} {given[:200]!r} is neither here nor beside the budget",
+                fix=f"put it there, or write the budget anew: kvbudget plan ... --{name} FILE --write",
+            )
+        setattr(parsed, name, found)
+    if parsed.speculative_config is None:
+        return
+    try:
+        config = json.loads(parsed.speculative_config)
+    except (ValueError, RecursionError):
+        return  # the plan says what is wrong with it
+    if isinstance(config, dict) and isinstance(config.get("model"), str):
+        parsed.speculative_config = json.dumps(config | {"model": _found(config["model"], path)})
 
 
 def _found(given: str, path: str) -> str:

@@ -1,23 +1,35 @@
 """What was asked of an engine, and what the engine makes of it."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.errors import UnsupportedError
 from kvbudget.model.read import Model
 from kvbudget.units import Bytes, Tokens
+
+if TYPE_CHECKING:
+    from kvbudget.model.drafts import MedusaHeads
+else:  # as a string it would be compiled when this is imported
+    MedusaHeads = object
 
 # vLLM's value of --max-model-len for "the largest that fits".
 AUTO_LENGTH = -1
 
 
 class Speculation(NamedTuple):
-    """vLLM's --speculative-config. `draft` is the model it names; None for methods that need none (ngram, mtp)."""
+    """vLLM's --speculative-config. `draft` is the model it names; None for methods that need none (ngram, mtp).
+
+    `method`: "" where neither it nor a model was named. `model`: the name of what it names, a class's path included.
+    `heads`: of Medusa, which keep no cache. `any_vocabulary`: use_heterogeneous_vocab.
+    """
 
     method: str
     num_speculative_tokens: int
     draft: Model | None = None
     modules: int = 1  # draft modules that run one after another (multi-layer MTP)
     draft_tensor_parallel_size: int = 0  # 0: not asked for
+    model: str = ""
+    heads: MedusaHeads | None = None
+    any_vocabulary: bool = False
 
 
 class EngineFlags(NamedTuple):
@@ -55,10 +67,14 @@ class EngineFlags(NamedTuple):
     value_cache_dtype: str | None = None  # llama.cpp --cache-type-v; K is kv_cache_dtype
     kv_unified: bool | None = None  # llama.cpp --kv-unified: one pool of cells for all slots
     swa_full: bool = False  # llama.cpp --swa-full: sliding layers keep the whole context
-    gpu_layers: int | None = None  # llama.cpp --n-gpu-layers
+    gpu_layers: int | None = None  # llama.cpp --n-gpu-layers: of them the output layer is one
+    tensor_split: tuple[float, ...] | None = None  # llama.cpp --tensor-split: shares of the cards
     micro_batch: int | None = None  # llama.cpp --ubatch-size
     flash_attention: bool | None = None  # llama.cpp --flash-attn
     window_pools: bool = False  # TensorRT-LLM: max_attention_window is given layer by layer, as config.json has it
+    fit_context: bool = True  # llama.cpp --fit: a context that is not given is cut to what memory holds
+    kv_offload: bool = True  # llama.cpp --kv-offload: the cache lies where its layers do
+    max_pool_tokens: int | None = None  # SGLang --max-total-tokens: the pool holds no more
     allow_long_max_model_len: bool = False  # environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN
 
 
@@ -68,15 +84,23 @@ _SPELT = {
     "value_cache_dtype": "--cache-type-v",
     "gpu_layers": "--n-gpu-layers",
     "micro_batch": "--ubatch-size",
+    "max_pool_tokens": "--max-total-tokens",
+    "fit_context": "--fit off",
+    "kv_offload": "--no-kv-offload",
     "flash_attention": "--flash-attn",
     "window_pools": "window sizes layer by layer (max_attention_window)",
 }
-LLAMACPP_ONLY = ("value_cache_dtype", "kv_unified", "swa_full", "gpu_layers", "micro_batch", "flash_attention")
+LLAMACPP_ONLY = (
+    "value_cache_dtype", "kv_unified", "swa_full", "gpu_layers", "micro_batch", "flash_attention", "tensor_split",
+    "fit_context", "kv_offload",
+)  # fmt: skip
+_SGLANG_ONLY = ("max_pool_tokens",)
 
 
 def refuse_flags(flags: EngineFlags, engine: str, lacking: tuple[str, ...]) -> None:
-    """Raises UnsupportedError for the first field of `lacking` that is not left at its default."""
-    for name in lacking:
+    """Raises UnsupportedError for the first field of `lacking` that is not left at its default; what SGLang alone has,
+    every other engine lacks."""
+    for name in lacking if engine == "SGLang" else (*lacking, *_SGLANG_ONLY):
         value = getattr(flags, name)
         if value != EngineFlags._field_defaults[name]:
             spelt = _SPELT.get(name, "--" + name.replace("_", "-"))
@@ -101,9 +125,10 @@ class Settings(NamedTuple):
 
     `hybrid_manager`: layers of different kinds have groups of their own. `conv_state_bytes`, `matrix_state_bytes`: of
     one element of the two parts of a recurrent state, 0 for what each layer asks for. `defaults_known`: the device was
-    known, so the batch defaults are those of the engine on it. `sm100`: it is known to be of compute capability 10.x;
-    `capability`: its compute capability, (0, 0) when unknown. `dtype`: as asked. `profiled_seqs`: the most sequences
-    that the engine's memory beside weights and pool must do with, where that is not `max_num_seqs`; 0: it is.
+    known, so the batch defaults are those of the engine on it. `latent_block`: what a block of MLA layers is a multiple
+    of, by the kernels of the card. `sm100`: it is known to be of compute capability 10.x; `capability`: its compute
+    capability, (0, 0) when unknown. `dtype`: as asked. `profiled_seqs`: the most sequences that the engine's memory
+    beside weights and pool must do with, where that is not `max_num_seqs`; 0: it is.
     `batching`: by what the batch follows another max_model_len; None: it does not. `longest`: the most that the engine
     takes as max_model_len, whatever the memory; 0: no limit is known.
     """
@@ -135,6 +160,7 @@ class Settings(NamedTuple):
     data_parallel_size: int = 1
     expert_parallel: bool = False
     asked_block_size: int = 0
+    latent_block: Tokens = Tokens(64)
     sm100: bool = False
     capability: tuple[int, int] = (0, 0)
     dtype: str = "auto"
@@ -147,3 +173,6 @@ class Settings(NamedTuple):
     full_windows: bool = False
     gpu_layers: int | None = None
     flash_attention: bool | None = None
+    tensor_split: tuple[float, ...] | None = None
+    kv_offload: bool = True
+    max_pool_tokens: int = 0  # SGLang: the most that its pool holds; 0: what memory leaves

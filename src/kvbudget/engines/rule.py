@@ -17,12 +17,27 @@ class Refusal(NamedTuple):
     fix: str
 
 
+class Held(NamedTuple):
+    """What one card holds of the weights: layers first..end (end exclusive), and the output layer or not. The embedding
+    is with neither: llama.cpp keeps it in the machine's memory."""
+
+    first: int
+    end: int
+    output: bool
+
+
 class Stage(NamedTuple):
-    """One pipeline stage: layers first..end (end exclusive) and their cache on one rank."""
+    """One pipeline stage: layers first..end (end exclusive) and their cache on one rank.
+
+    `held`: which weights are on the card, where that is not told by its layers: None: theirs, the embedding with the
+    first of the model, the output layer with the last. `on_card` False: the cache lies in the machine's memory.
+    """
 
     first: int
     end: int
     layout: Layout
+    held: Held | None = None
+    on_card: bool = True
 
 
 class Taken(NamedTuple):

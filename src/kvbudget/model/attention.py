@@ -6,7 +6,7 @@ from kvbudget.errors import BadConfigError, UnsupportedError
 from kvbudget.model.fields import LARGEST_DRAFT, LARGEST_LAYERS, Fields
 from kvbudget.model.kinds import refuse_other_kinds
 from kvbudget.model.layers import Attention, Layer
-from kvbudget.model.windows import Reach, agreed_types, class_types, named_types, reaches
+from kvbudget.model.windows import Reach, agreed_types, class_types, named_types, reaches, refuse_unknown_types
 
 if TYPE_CHECKING:
     from kvbudget.model.families.family import Family
@@ -85,6 +85,7 @@ def layer_types_of(family: "Family", fields: Fields, model_type: str, count: int
     if types is None or len(set(types)) < 2:
         return types
     if family.window == "switch" or (family.window in ("never", "always", "flag") and model_type not in _READ_TYPES):
+        refuse_unknown_types(model_type, types)
         # vLLM 0.32 models/qwen2.py does not start; the other classes would keep the whole context on every layer.
         raise UnsupportedError(
             f"{model_type} with sliding-window layers beside full ones is not served by vLLM 0.32",

@@ -12,14 +12,17 @@ from kvbudget.errors import BadConfigError, UnsupportedError
 _ALGORITHMS = {
     "eagle3": "eagle3", "peagle": "eagle3", "dflash": "dflash", "dflash2": "dflash", "dspark": "dspark",
 }  # fmt: skip
-_EAGLE_METHODS = ("eagle", "eagle3", "dflash")
 _HEADS_ONLY = ("medusa", "mlp_speculator")  # they read the target's last hidden state and keep nothing
 _LARGEST_NAME = 200
+_VOCABULARY_PADDING = 64  # model_executor/layers/vocab_parallel_embedding.py
+# configs/medusa.py: what is taken where the file does not say it
+_MEDUSA_HIDDEN, _MEDUSA_VOCABULARY, _MEDUSA_HEADS = 4096, 32001, 5
+_LARGEST = 2**24
 
 
 class Draft(NamedTuple):
-    """`config`: of the model that keeps caches, None where the draft keeps none. `method`: what the file says that it
-    is for, "" when it says nothing."""
+    """`config`: of the model that keeps caches, None where the draft keeps none. `method`: what its model_type makes of
+    it, "" where that is any model."""
 
     config: Mapping[str, object] | None
     method: str
@@ -31,6 +34,52 @@ class Speculators(NamedTuple):
     verifier: str
     method: str
     num_speculative_tokens: int
+
+
+class MedusaHeads(NamedTuple):
+    """`number` in the files; the engine builds one for each speculative token. `layers` of hidden x hidden in each, and
+    an output head over `vocab_size` (0: the target's), which is one for all where `shared`."""
+
+    number: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    shared: bool
+    biased: bool
+
+    def parameters(self, count: int, target_vocab_size: int) -> tuple[int, int]:
+        """(what every rank holds whole, what ranks share) of `count` heads (model_executor/models/medusa.py)."""
+        vocabulary = -(-(self.vocab_size or target_vocab_size) // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
+        block = self.layers * (self.hidden_size * self.hidden_size + (self.hidden_size if self.biased else 0))
+        return count * block, (1 if self.shared else count) * vocabulary * self.hidden_size
+
+
+def medusa_heads(config: Mapping[str, object], *, named: bool) -> MedusaHeads:
+    """Of a config.json. Old ones spell their keys with a prefix, and name no vocabulary: where the method is `named`
+    it is the target's (config/speculative.py)."""
+    counts = {"heads": _MEDUSA_HEADS, "layers": 1}
+    for key, value in config.items():
+        part = next((part for part in counts if "num" in key and part in key), None)
+        if part is not None:
+            counts[part] = _count(value, key)
+    vocabulary = _count(config.get("vocab_size", _MEDUSA_VOCABULARY), "vocab_size")
+    shared = config.get("original_lm_head") is True
+    if shared and config.get("truncated_vocab_size") is not None:
+        vocabulary = _count(config["truncated_vocab_size"], "truncated_vocab_size")
+    return MedusaHeads(
+        counts["heads"],
+        counts["layers"],
+        _count(config.get("hidden_size", _MEDUSA_HIDDEN), "hidden_size"),
+        0 if named else vocabulary,
+        shared,
+        config.get("medusa_fc_bias") is True,
+    )
+
+
+def _count(value: object, key: str) -> int:
+    if type(value) is not int or not 0 < value <= _LARGEST:
+        raise BadConfigError(f"config.json: {key[:40]} of the draft is {str(value)[:40]!r}", fix=f"correct {key[:40]}")
+    return value
 
 
 def draft_inside(config: object) -> Draft:
@@ -67,8 +116,8 @@ def speculators_of(config: Mapping[str, object]) -> Speculators | None:
 
 
 def _speculators(config: Mapping[str, object]) -> Draft:
-    method = _algorithm(config)
-    return Draft({"model_type": "llama", **_inner(config, "transformer_layer_config")}, method)
+    _algorithm(config)
+    return Draft({"model_type": "llama", **_inner(config, "transformer_layer_config")}, "")
 
 
 def _algorithm(config: Mapping[str, object]) -> str:
@@ -88,8 +137,7 @@ def _eagle(config: Mapping[str, object]) -> Draft:
         for key, value in config.items()
         if key not in ("architectures", "model_type", "model", "truncated_vocab_size", "method")
     }
-    method = next((method for method in _EAGLE_METHODS if method == config.get("method")), "eagle")
-    return Draft({**_inner(config, "model"), **beside}, method)
+    return Draft({**_inner(config, "model"), **beside}, "")
 
 
 def _inner(config: object, key: str) -> Mapping[str, object]:

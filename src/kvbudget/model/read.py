@@ -43,6 +43,7 @@ _LAYER_LISTS = (
     "layer_types", "layers_block_type", "hybrid_override_pattern", "compress_ratios", "block_configs",
     "hybrid_layer_pattern", "attn_type_list", "no_rope_layers", "indexer_types",
 )  # fmt: skip
+_PREDICTIONS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 # An architecture that nobody knows, read as full attention because the caller said so: no key has a default.
 _ASSUMED = Family({}, layers=assumed_layers)
 
@@ -59,6 +60,7 @@ class Model(NamedTuple):
     `config_type`: the model_type at the top of config.json. `remote_model`: the checkpoint brings its model's own code.
     `stored_dtype`: the type that config.json says that the weights have, in PyTorch's name; "" where it does not.
     `assumed`: it was read with `assume`, on purpose, whatever its architecture.
+    `draft_predicts`: the tokens that one pass of its draft module proposes (vLLM's n_predict), 0 without one.
     `vocab_size` is 0 where an assumed architecture does not say it.
     """
 
@@ -87,6 +89,7 @@ class Model(NamedTuple):
     remote_model: bool = False
     stored_dtype: str = ""
     assumed: bool = False
+    draft_predicts: int = 0
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -158,8 +161,17 @@ def model_from_config(config: object, name: str = "", assume: str = "") -> Model
         config_type=Fields(config, {}, {}).text("model_type"),
         remote_model=_brings_code(config),
         assumed=bool(assume),
+        draft_predicts=_predicts(text, drafts),
         stored_dtype=_stored_dtype(config) or _stored_dtype(text),
     )
+
+
+def _predicts(text: Mapping[str, object], drafts: tuple[Layer, ...]) -> int:
+    """vLLM 0.32 config/speculative.py: hf_config_override. MiMo-V2 says no number: its first module alone is run."""
+    beside = text.get("mtp_config")
+    parts = text, beside if isinstance(beside, dict) else {}
+    told = [value for part in parts for key in _PREDICTIONS if isinstance(value := part.get(key), int)]
+    return told[0] if drafts and told else min(1, len(drafts))
 
 
 def _vocabulary(fields: Fields, family: Family) -> int:

@@ -5,6 +5,7 @@ follows is `Family.window`. Engines take the rest from that: vLLM 0.32 `engine/a
 `sliding_window` to every layer when the class names no types or only sliding ones, whatever the architecture.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.errors import BadConfigError, UnsupportedError
@@ -136,19 +137,25 @@ def rotary_layers(fields: Fields, count: int) -> tuple[int, ...]:
     return tuple(int((index + 1) % step != 0) for index in range(count))
 
 
+def refuse_unknown_types(model_type: str, types: Iterable[str]) -> None:
+    """Raises UnsupportedError for the first that is neither full nor sliding."""
+    for name in types:
+        if name not in (FULL, SLIDING):
+            raise UnsupportedError(
+                f"{model_type} with layer_types {name[:40]!r} keeps a cache that this architecture does not have: "
+                f"{kind_named(name)}",
+                fix="full_attention and sliding_attention are known for it",
+            )
+
+
 def _reach(fields: Fields, model_type: str, name: str, beyond: int) -> Reach:
+    refuse_unknown_types(model_type, (name,))
     if name == FULL:
         return WHOLE
-    if name == SLIDING:
-        window = window_of(fields)
-        if window is None:
-            raise BadConfigError(
-                f"config.json: layers of {model_type} are sliding_attention, but sliding_window is missing or null",
-                fix="add sliding_window: the number of tokens",
-            )
-        return Reach(window + beyond)
-    raise UnsupportedError(
-        f"{model_type} with layer_types {name[:40]!r} keeps a cache that this architecture does not have: "
-        f"{kind_named(name)}",
-        fix="full_attention and sliding_attention are known for it",
-    )
+    window = window_of(fields)
+    if window is None:
+        raise BadConfigError(
+            f"config.json: layers of {model_type} are sliding_attention, but sliding_window is missing or null",
+            fix="add sliding_window: the number of tokens",
+        )
+    return Reach(window + beyond)

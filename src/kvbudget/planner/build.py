@@ -5,7 +5,7 @@ from kvbudget.engines.registry import engine_named
 from kvbudget.engines.rule import Engine, Pool, Refusal, Taken
 from kvbudget.errors import BadValueError
 from kvbudget.planner.curve import whole_requests
-from kvbudget.planner.findings import findings_on, headroom_findings
+from kvbudget.planner.findings import findings_on, headroom_findings, machine_findings
 from kvbudget.planner.memory import graphs_beside, memory_of
 from kvbudget.planner.request import Amount, Ceilings, Finding, Memory, Plan, PlanRequest, TailWaste
 from kvbudget.pool.groups import Layout
@@ -35,9 +35,9 @@ def make_plan(request: PlanRequest) -> Plan:
         )  # fmt: skip
         refusals = [*refusals, *engine.overruns(settings, memory.total.bytes, taken, pool)]
     findings = [_refusal(r, request, engine) for r in refusals]
-    if _beyond_the_card(memory):
-        fix = _split_that_fits(request, engine, memory)
-        findings = [finding._replace(fix=fix) if finding.code == "no_kv_memory" else finding for finding in findings]
+    if not request.trial and any(finding.code == "no_kv_memory" for finding in findings):
+        fix = _room(request, engine, settings, memory, pool)
+        findings = [f._replace(fix=fix) if fix and f.code == "no_kv_memory" else f for f in findings]
     low = None
     if memory.kv.low is not None and engine.needs_memory:
         from kvbudget.planner.low_end import low_end_findings, low_end_of, safe_at_both_ends
@@ -50,6 +50,7 @@ def make_plan(request: PlanRequest) -> Plan:
     later = graphs_beside(request, engine, settings, stages[pool.stage], memory) if engine.name == "vllm" else None
     if later is not None:
         findings += headroom_findings(memory, later)
+    findings += machine_findings(request.model, stages)
     findings += findings_on(request, engine.name, settings, memory, layout, pool, ceilings)
     findings += warnings
     return Plan(
@@ -87,46 +88,19 @@ def _refusal(refusal: Refusal, request: PlanRequest, engine: Engine) -> Finding:
     return Finding(refusal.code, "error", refusal.message, refusal.fix)
 
 
+def _room(request: PlanRequest, engine: Engine, settings: Settings, memory: Memory, pool: Pool) -> str:
+    """What would make room, where the engine's own words are not enough."""
+    from kvbudget.planner.room import layers_that_fit, split_that_fits
+
+    if engine.name == "llamacpp":
+        return layers_that_fit(request, engine, settings, pool)
+    return split_that_fits(request, engine, memory) if _beyond_the_card(memory) else ""
+
+
 def _beyond_the_card(memory: Memory) -> bool:
     """Whether nothing would be left for the cache even if the engine took the whole card."""
     taken = memory.weights.bytes + memory.activation.bytes + memory.cuda_graphs.bytes + memory.non_torch.bytes
     return memory.usable.bytes > 0 and memory.total.bytes <= taken
-
-
-def _split_that_fits(request: PlanRequest, engine: Engine, memory: Memory) -> str:
-    """The smallest power of two of tensor-parallel ranks with which the engine would start, as advice; and the longest
-    requests that it would start with on the cards that are there."""
-    if request.gpu is not None and request.gpu.mig_profile:
-        return "take a larger slice or a whole card (slices are not joined to one engine), or quantise the weights"
-    now = request.flags.tensor_parallel_size
-    enough = now * memory.weights.bytes // memory.usable.bytes  # more ranks than these: weights split evenly at best
-    there = ""
-    ranks = 1
-    while ranks <= request.model.attention_heads:
-        if ranks > max(now, enough):
-            starts, longest = _start_with(request, engine, ranks)
-            if starts:
-                return (
-                    f"{there}use --tensor-parallel-size {ranks}, the smallest power of two that fits, or quantise the "
-                    "weights; a larger share of the card would not be enough"
-                )
-            if longest and not there and ranks <= (request.gpus or 0):
-                there = f"use --tensor-parallel-size {ranks} with --max-model-len {longest} on the cards there are; or "
-        ranks *= 2
-    return f"{there}quantise the weights, take a larger card or more pipeline stages: no number of ranks is enough"
-
-
-def _start_with(request: PlanRequest, engine: Engine, ranks: int) -> tuple[bool, int]:
-    """(whether the engine would start with so many ranks, the longest requests with which it would, 0: with none)."""
-    request = request._replace(flags=request.flags._replace(tensor_parallel_size=ranks))
-    card = request.gpu
-    device = request.gpu_memory or (card.memory_bytes if card else 0)
-    settings = engine.settle(request.model, request.flags, device, card.name if card else "")
-    stages = engine.stages(request.model, settings)
-    available = [memory.kv.bytes for memory in memory_of(request, engine, settings, stages)]
-    pool = engine.pool(request.model, settings, stages, available)
-    codes = {refusal.code for refusal in engine.refusals(request.model, settings, stages, pool)}
-    return not codes, pool.largest_max_model_len if codes <= {"max_model_len_too_large"} else 0
 
 
 def _check(request: PlanRequest) -> None:

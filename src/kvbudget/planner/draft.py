@@ -1,6 +1,7 @@
 """Decides what the weights of a speculative draft take on a rank of the last pipeline stage, where the draft runs."""
 
 from kvbudget.engines.flags import Settings, Speculation
+from kvbudget.model.drafts import MedusaHeads
 from kvbudget.model.parameters import draft_on_rank, even_share, share_of_checkpoint, weights_on_rank
 from kvbudget.model.read import Model
 from kvbudget.planner.request import Amount, PlanRequest
@@ -20,6 +21,8 @@ def draft_weights(request: PlanRequest, speculation: Speculation, settings: Sett
     """
     ranks, element_bytes = settings.tensor_parallel_size, settings.element_bytes
     model = speculation.draft
+    if speculation.heads is not None:
+        return _heads(request, speculation, speculation.heads, settings)
     if model is None:
         if speculation.method != "mtp":
             return None
@@ -38,6 +41,18 @@ def draft_weights(request: PlanRequest, speculation: Speculation, settings: Sett
     size = weights_on_rank(model.parameters, model.quantization, 0, layers, ranks, element_bytes)
     size = Bytes(size - _shared(model, speculation.method, settings))
     return Amount(size, "estimated" if model.parameters.estimated else "computed", note)
+
+
+def _heads(request: PlanRequest, speculation: Speculation, heads: MedusaHeads, settings: Settings) -> Amount:
+    """Medusa's: files beside its config.json hold as many heads as that says, the engine as many as it speculates."""
+    ranks, vocabulary = settings.tensor_parallel_size, request.model.vocab_size
+    whole, shared = heads.parameters(speculation.num_speculative_tokens, vocabulary)
+    elements = whole + -(-shared // ranks)
+    note = f"{speculation.num_speculative_tokens} Medusa heads"
+    if request.draft_weights is None:
+        return Amount(Bytes(elements * settings.element_bytes), "computed", note)
+    stored = sum(heads.parameters(heads.number, vocabulary))
+    return Amount(Bytes(request.draft_weights.bytes * elements // stored), request.draft_weights.source, note)
 
 
 def _module(model: Model, ranks: int, element_bytes: int) -> Amount | None:

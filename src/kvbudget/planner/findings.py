@@ -1,9 +1,11 @@
 """Decides what of a plan people should know or act on, beside the engine's own refusals."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvbudget.engines.flags import Settings
-from kvbudget.engines.rule import Pool
+from kvbudget.engines.rule import Pool, Stage
+from kvbudget.model.read import Model
 from kvbudget.planner.curve import usable_of, whole_requests
 from kvbudget.planner.request import Ceilings, Finding, Memory, PlanRequest, class_default_length
 from kvbudget.pool.groups import Layout
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 _ANY_NUMBER = 10**15
 _LENGTH_FLAGS = {"sglang": " (--context-length)", "trtllm": " (--max_seq_len)"}
-_CELLS = 256  # llama.cpp rounds a slot's context up to a multiple (src/llama-context.cpp)
 _HARDLY_LESS = 0.75  # a request of half the length that still holds more than this share of a whole one
 
 
@@ -34,7 +35,27 @@ def findings_on(
         *_batch_findings(request, engine_name, settings, layout),
         *_target_findings(request, engine_name, settings, layout, pool, ceilings),
         *_name_findings(request, memory),
+        *_draft_findings(request, settings),
         *_model_findings(request, engine_name, pool.max_model_len),
+    ]
+
+
+def _draft_findings(request: PlanRequest, settings: Settings) -> list[Finding]:
+    """A draft of which nothing tells the weights: the plan has none for it."""
+    asked = settings.speculation
+    if asked is None or request.kv_cache_memory is not None:
+        return []
+    unknown = asked.draft is not None and asked.draft.parameters is None and request.draft_weights is None
+    if not unknown and asked.method != "custom_class":
+        return []
+    what = f"the class {asked.model[-60:]}" if asked.draft is None else f"the draft {asked.draft.name[-60:]}"
+    return [
+        Finding(
+            "draft_uncounted",
+            "warning",
+            f"nothing tells what {what} keeps in the card's memory: the plan counts nothing for it",
+            "give --overhead with room for it, or compare with a start-up log: kvbudget receipt",
+        )
     ]
 
 
@@ -109,6 +130,34 @@ def _hardware_findings(
     return found
 
 
+def machine_findings(model: Model, stages: Sequence[Stage]) -> list[Finding]:
+    """llama.cpp: what no card holds."""
+    if any(stage.held is None for stage in stages):
+        return []
+    layers = len(model.layers)
+    there = layers - sum(stage.held.end - stage.held.first for stage in stages if stage.held is not None)
+    if not there and all(stage.on_card for stage in stages):
+        return []
+    if not there:
+        return [
+            Finding(
+                "layers_off_the_cards",
+                "warning",
+                "the cache lies in the machine's memory (--no-kv-offload): only the weights are planned",
+                "see that the machine has enough free memory",
+            )
+        ]
+    return [
+        Finding(
+            "layers_off_the_cards",
+            "warning",
+            f"{there} of {layers} layers and their cache lie in the machine's memory, and run on its processor: only "
+            "the cards are planned",
+            "raise --n-gpu-layers where the cards have room, and see that the machine has enough free memory",
+        )
+    ]
+
+
 def _idle_fix(request: PlanRequest, engine_name: str, settings: Settings, memory: Memory, pool: Pool) -> str:
     """What would use all cards: ranks of one engine where one alone lacks room, else engines beside one another too."""
     cards, stages = request.gpus or 1, settings.pipeline_parallel_size
@@ -116,7 +165,11 @@ def _idle_fix(request: PlanRequest, engine_name: str, settings: Settings, memory
     if request.gpu is not None and request.gpu.mig_profile:
         return "start one engine on each slice, as replicas: slices cannot be joined" if alone else "take larger slices"
     if engine_name == "llamacpp":
-        return f"--pipeline-parallel-size {cards}: all cards hold layers, and the cache of theirs"
+        split = ", without --tensor-split" if request.flags.tensor_split else ""
+        return (
+            f"--pipeline-parallel-size {cards}{split}: all cards hold layers, and the cache of theirs (llama-server "
+            "without --device or --split-mode none)"
+        )
     heads, widest = request.model.attention_heads, settings.tensor_parallel_size
     while 2 * widest * stages <= cards and heads % (2 * widest) == 0:
         widest *= 2
@@ -136,16 +189,24 @@ def _cut_findings(engine_name: str, settings: Settings, pool: Pool) -> list[Find
     if settings.auto_length or not 0 < pool.max_model_len < settings.max_model_len or pool.num_blocks <= 0:
         return []
     flag = _LENGTH_FLAGS.get(engine_name, "")
+    room = "make room: an 8-bit KV cache, quantised weights, more cards"
+    if _is_capped(settings, pool):
+        room = f"leave --max-total-tokens {settings.max_pool_tokens} out, which caps the pool"
     return [
         Finding(
             "pool_below_max_model_len",
             "warning",
             f"the pool holds {pool.tokens:,} tokens, not the {settings.max_model_len:,} of max_model_len: it starts, "
             f"but refuses prompts that reach {pool.max_model_len:,} tokens, and ends answers there",
-            f"use --max-model-len {pool.max_model_len}{flag} to say so, or make room: an 8-bit KV cache, quantised "
-            "weights, more cards",
+            f"use --max-model-len {pool.max_model_len}{flag} to say so, or {room}",
         )
     ]
+
+
+def _is_capped(settings: Settings, pool: Pool) -> bool:
+    """SGLang: whether a flag ends the pool, and not the memory."""
+    most = settings.max_pool_tokens
+    return most > 0 and pool.tokens == most // settings.block_size * settings.block_size
 
 
 def _batch_findings(request: PlanRequest, engine_name: str, settings: Settings, layout: Layout) -> list[Finding]:
@@ -251,8 +312,12 @@ def _target_findings(
     where = f" on {engines} engines" if engines > 1 else ""
     wanted = -(-target // engines)
     more = _more_from_pool(engine_name, settings, layout, length, now.limited_by)
+    if _is_capped(settings, pool) and now.limited_by == "pool":
+        more = f"leave --max-total-tokens {settings.max_pool_tokens} out, or raise it: it caps the pool"
     if engine_name == "llamacpp":
-        more = _more_slots(wanted, length, pool)
+        from kvbudget.planner.room import more_slots
+
+        more = "" if request.trial else more_slots(request, settings, wanted, length)
     elif now.limited_by == "max_num_seqs":
         by_pool = whole_requests(layout, usable, _ANY_NUMBER, length, pool.most_requests).requests
         if by_pool >= wanted:
@@ -269,22 +334,6 @@ def _target_findings(
             more,
         )
     ]
-
-
-def _more_slots(wanted: int, length: int, pool: Pool) -> str:
-    """llama.cpp: the context is shared out over the slots, so that one goes up with the other."""
-    cells = wanted * (-(-length // _CELLS) * _CELLS)
-    more = (
-        f"use --max-num-seqs {wanted} --max-model-len {cells} (--parallel, --ctx-size): {length:,} cells for each slot"
-    )
-    if cells <= pool.checked_blocks:
-        return more
-    held = pool.checked_blocks // wanted // _CELLS * _CELLS
-    return (
-        f"{more}, of which memory holds about {pool.checked_blocks:,} in all: {held:,} a slot with --max-model-len "
-        f"{held * wanted}; --cache-type-k q8_0 --cache-type-v q8_0 make almost twice as many of it, so do more cards "
-        "(--pipeline-parallel-size)"
-    )
 
 
 def _more_from_pool(engine_name: str, settings: Settings, layout: Layout, length: int, limited_by: str) -> str:

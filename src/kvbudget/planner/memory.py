@@ -1,9 +1,10 @@
 """Decides how a GPU's memory is shared out: weights, activation, CUDA graphs, non-torch, and the rest for the cache."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvbudget.engines.flags import Settings
-from kvbudget.engines.rule import Engine, Stage, Taken
+from kvbudget.engines.rule import Engine, Held, Stage, Taken
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import State
 from kvbudget.model.parameters import even_share, experts_spread, share_of_checkpoint, weights_on_rank
@@ -116,22 +117,30 @@ def _total(request: PlanRequest) -> Amount | None:
 def _weights(request: PlanRequest, settings: Settings, stage: Stage) -> Amount | None:
     """This rank's share: the stage's part of the checkpoint, split over the tensor-parallel ranks, and a draft's."""
     model, ranks = request.model, settings.tensor_parallel_size
-    given = request.weights
+    given, count = request.weights, len(model.layers)
+    known, element = model.parameters, settings.element_bytes
     if given is None:
-        if model.parameters is None:
+        if known is None:
             return None
-        parameters = experts_spread(model.parameters, request.flags.data_parallel_size)
-        size = weights_on_rank(parameters, model.quantization, stage.first, stage.end, ranks, settings.element_bytes)
-        source = "estimated" if model.parameters.estimated else "computed"
-        amount = Amount(size, source, f"{model.parameters.total:,} parameters from config.json")
-    elif given.source == "given" or model.parameters is None:
-        size = even_share(model.parameters, len(model.layers), given.bytes, stage.first, stage.end, ranks)
+        parameters = experts_spread(known, request.flags.data_parallel_size)
+        size = _of_stage(
+            lambda first, end: weights_on_rank(parameters, model.quantization, first, end, ranks, element), stage, count
+        )
+        source = "estimated" if known.estimated else "computed"
+        amount = Amount(size, source, f"{known.total:,} parameters from config.json")
+    elif given.source == "given" or known is None:
+        size = _of_stage(
+            lambda first, end: even_share(known, count, given.bytes, first, end, ranks), stage, count
+        )  # fmt: skip
         amount = Amount(size, given.source, given.note)
     else:
-        size = share_of_checkpoint(
-            model.parameters, model.quantization, given.bytes, stage.first, stage.end, ranks, settings.element_bytes,
-            request.flags.data_parallel_size,
-        )  # fmt: skip
+        size = _of_stage(
+            lambda first, end: share_of_checkpoint(
+                known, model.quantization, given.bytes, first, end, ranks, element, request.flags.data_parallel_size
+            ),
+            stage,
+            count,
+        )
         amount = Amount(size, given.source, given.note)
     if settings.speculation is None or stage.end != len(model.layers):
         return amount
@@ -139,6 +148,25 @@ def _weights(request: PlanRequest, settings: Settings, stage: Stage) -> Amount |
 
     draft = draft_weights(request, settings.speculation, settings)
     return amount if draft is None else _together(amount, draft)
+
+
+def _of_stage(size_of: Callable[[int, int], Bytes], stage: Stage, layers: int) -> Bytes:
+    """Bytes of the stage's own layers, or of what it says that it holds. `size_of` first..end counts the embedding with
+    the first layer and the output layer with the last of `layers`."""
+    if stage.held is None:
+        return size_of(stage.first, stage.end)
+    return Bytes(_of_held(size_of, stage.held, layers))
+
+
+def _of_held(size_of: Callable[[int, int], Bytes], held: Held, layers: int) -> int:
+    first, end, output = held
+    top = size_of(layers, layers)
+    if first == end:
+        return top if output else 0
+    if first == 0 and end == layers > 1:  # a tied embedding is counted once over all, and is there twice
+        return _of_held(size_of, Held(0, 1, output=False), layers) + _of_held(size_of, Held(1, end, output), layers)
+    size = size_of(first, end) - (size_of(0, 0) if first == 0 else 0)
+    return size + (top if output and end < layers else 0) - (top if end == layers and not output else 0)
 
 
 def _together(weights: Amount, draft: Amount) -> Amount:

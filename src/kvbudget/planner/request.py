@@ -57,7 +57,8 @@ class PlanRequest(NamedTuple):
     """All inputs. `weights` are those of the whole checkpoint; the other sizes are per GPU. None: not given.
 
     `draft_weights`: of the whole checkpoint of a draft model that has files of its own. `requests`: (prompt, output)
-    tokens of real ones; percentiles are taken of them when they are there, and else of the given lengths.
+    tokens of real ones; percentiles are taken of them when they are there, and else of the given lengths. `trial`: one
+    of many plans that a search makes: what would make room is not looked for.
     """
 
     model: Model
@@ -77,6 +78,7 @@ class PlanRequest(NamedTuple):
     receipts: tuple[Told, ...] = ()
     draft_weights: Amount | None = None
     requests: tuple[tuple[int, int], ...] = ()
+    trial: bool = False
 
     @property
     def knows_lengths(self) -> bool:

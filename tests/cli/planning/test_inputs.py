@@ -253,3 +253,38 @@ def test_a_slice_of_no_card_is_asked_for(model: Path) -> None:
     single = inputs("--command", str(manifest))
     assert single.request.gpu is not None
     assert single.request.gpu.mig_profile == "1g.10gb"
+
+
+def test_llama_cpp_shares_layers_out_over_all_cards_that_there_are(model: Path) -> None:
+    def stages(*words: str) -> tuple[int, tuple[float, ...] | None]:
+        flags = inputs(*words).request.flags
+        return flags.pipeline_parallel_size, flags.tensor_split
+
+    server = "llama-server -m ./model -c 8192 "
+    assert stages("--command", server, "--gpu", "rtx-4090") == (1, None)
+    assert stages("--command", server, "--gpu", "rtx-4090:3") == (3, None)
+    assert stages("model", "--engine", "llamacpp", "--gpu", "rtx-4090", "--gpus", "2") == (2, None)
+    assert stages("model", "--engine", "llamacpp", "--gpu", "rtx-4090:4", "--pipeline-parallel-size", "2") == (2, None)
+    assert stages("--command", server + "-sm none", "--gpu", "rtx-4090:2") == (1, None)
+    assert stages("--command", server + "-sm row", "--gpu", "rtx-4090:2") == (2, None)
+    assert stages("--command", server + "-ts 3,1", "--gpu", "rtx-4090:2") == (2, (3.0, 1.0))
+    assert stages("--command", server + "-ts 3,1", "--gpu", "rtx-4090:4") == (2, (3.0, 1.0))
+    assert stages("--command", server + "-ts 3,1", "--gpu", "rtx-4090") == (2, (3.0, 1.0))
+    assert stages("--command", server + "-ts 3,1", "--gpu", "rtx-4090:4", "--tensor-split", "1,2,3") == (
+        3, (1.0, 2.0, 3.0),
+    )  # fmt: skip
+    assert stages("model", "--engine", "llamacpp", "--tensor-split", "1,2,3") == (3, (1.0, 2.0, 3.0))
+    assert stages("--command", server, "--gpu", "a100:3g.40gb") == (1, None)
+    assert stages("--command", "vllm serve ./model", "--gpu", "h100:2") == (1, None)
+
+
+def test_a_draft_beside_the_file_of_the_command_is_found(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = '{"method": "draft_model", "model": "./model", "num_speculative_tokens": 2}'
+    (tmp_path / "start.sh").write_text(f"vllm serve ./model --speculative-config '{spec}'\n")
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    speculation = inputs("--command", "../start.sh").request.flags.speculation
+    assert speculation is not None
+    assert speculation.draft is not None

@@ -86,6 +86,7 @@ def test_a_number_that_nobody_says_is_noted() -> None:
     assert found.gpus is None
     assert len(found.notes) == 2
     assert "3 replicas" in found.notes[0]
+    assert "--data-parallel-size" not in found.notes[0].fix  # each replica brings cards of its own
     assert "$N" in found.notes[1]
 
 

@@ -118,3 +118,12 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path.write_bytes(json.dumps({"prompt_tokens": 1, "output_tokens": 1}).encode() + b"\n\xff\xfe\n")
     with pytest.raises(BadValueError, match="UTF-8"):
         read_workload(path)
+
+
+def test_a_table_may_begin_with_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("# exported\nprompt_tokens,completion_tokens\n5,6\n")
+    assert read_workload(path).requests == ((5, 6),)
+    path.write_text("# exported\nnothing,known\n5,6\n")
+    with pytest.raises(BadValueError, match="none of the known forms"):
+        read_workload(path)

@@ -67,3 +67,27 @@ def test_a_header_needs_both_columns() -> None:
     assert is_table("prompt,completion")
     assert not is_table("prompt,answer")
     assert not is_table("TIMESTAMP,ContextTokens,GeneratedTokens")
+
+
+def test_a_comment_before_the_header_says_nothing() -> None:
+    lines = ["# exported", "", "  # on Monday", "prompt_tokens,completion_tokens", "5,6"]
+    assert requests_from_table(lines, "t.csv").requests == ((5, 6),)
+    with pytest.raises(BadValueError, match=r"t.csv:6: "):
+        requests_from_table([*lines, "5,x"], "t.csv")
+
+
+@pytest.mark.parametrize("row", ["   ", "\t", ",", " , "])
+def test_a_row_of_nothing_is_no_request(row: str) -> None:
+    assert requests_from_table(["prompt,completion", "5,6", row, "7,8"], "t.csv").requests == ((5, 6), (7, 8))
+
+
+@pytest.mark.parametrize(
+    "header", ["prompt_tokens,completion_tokens,prompt_tokens", "output;input;OUTPUT", 'input,output,"input"']
+)
+def test_a_column_that_is_there_twice_is_not_guessed(header: str) -> None:
+    with pytest.raises(BadValueError, match="two columns are named"):
+        requests_from_table([header, "1,2,3"], "t.csv")
+
+
+def test_other_columns_may_be_there_twice() -> None:
+    assert requests_from_table(["id,prompt,completion,id", "a,5,6,b"], "t.csv").requests == ((5, 6),)

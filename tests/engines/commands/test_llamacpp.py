@@ -7,6 +7,7 @@ import pytest
 from kvbudget.engines.commands.command import Command
 from kvbudget.engines.commands.llamacpp import FROM_ENVIRONMENT, TABLE
 from kvbudget.engines.flags import EngineFlags
+from kvbudget.errors import BadValueError
 
 ReadLine = Callable[[str], Command]
 
@@ -28,7 +29,7 @@ def test_a_whole_line_is_read(read_line: ReadLine) -> None:
         swa_full=True,
     )
     assert (command.engine, command.model, command.unknown, command.unmodelled) == ("llamacpp", "x.gguf", (), ())
-    assert command.ignored == ("-fa", "--host", "--port", "--jinja", "-t", "--temp")
+    assert command.ignored == ("--host", "--port", "--jinja", "-t", "--temp")
 
 
 @pytest.mark.parametrize(("text", "layers"), [("auto", None), ("-1", None), ("all", 9999), ("0", 0), ("33", 33)])
@@ -48,9 +49,9 @@ def test_underscores_are_dashes_and_equals_signs_are_text(read_line: ReadLine) -
 
 
 def test_flash_attention_matters_only_when_it_is_off(read_line: ReadLine) -> None:
-    assert read_line("llama-server -m x -fa on").unmodelled == ()
-    assert [str(one) for one in read_line("llama-server -m x -fa off").unmodelled] == [
-        "-fa off (without it the compute buffers grow)"
+    assert read_line("llama-server -m x -fa on").hidden == ()
+    assert [str(one) for one in read_line("llama-server -m x -fa off").hidden] == [
+        "--flash-attn off: compute buffers grow, how much is not planned"
     ]
 
 
@@ -68,8 +69,49 @@ def test_cards_are_counted(read_line: ReadLine, flags: str, gpus: int | None) ->
     assert read_line(f"llama-server -m x {flags}").gpus == gpus
 
 
-def test_unequal_shares_are_noted(read_line: ReadLine) -> None:
-    assert "equal shares" in read_line("llama-server -m x -ts 3,1").hidden[0]
+@pytest.mark.parametrize(
+    ("flags", "cards", "shares"),
+    [
+        ("-ts 3,1", 2, (3.0, 1.0)),
+        ("-ts 3/1/2", 3, (3.0, 1.0, 2.0)),
+        ("-ts 0,1", 1, None),
+        ("-ts 0,0", 1, None),
+        ("-ts 1,1 -sm row", 2, None),
+        ("-dev CUDA0,CUDA1 -ts 3,1,1", 2, (3.0, 1.0)),
+        ("-dev CUDA0,CUDA1,CUDA2 -sm none", 1, None),
+        ("-dev CUDA0,CUDA1,CUDA2", 3, None),
+    ],
+)
+def test_shares_say_how_many_cards_hold_layers_and_how_many(
+    read_line: ReadLine, flags: str, cards: int, shares: tuple[float, ...] | None
+) -> None:
+    command = read_line(f"llama-server -m x {flags}")
+    assert (command.flags.pipeline_parallel_size, command.flags.tensor_split) == (cards, shares)
+    assert not any("partition" in note.fix for note in command.hidden)
+
+
+@pytest.mark.parametrize("flags", ["-ts a,b", "-ts 1,-1", "-ts nan", "-ts ''", "-ts 1,inf", "-sm rows"])
+def test_shares_and_modes_that_are_none_are_refused(read_line: ReadLine, flags: str) -> None:
+    with pytest.raises(BadValueError):
+        read_line(f"llama-server -m x {flags}")
+
+
+@pytest.mark.parametrize("mode", ["row", "tensor"])
+def test_matrices_that_are_split_are_noted(read_line: ReadLine, mode: str) -> None:
+    assert f"--split-mode {mode}" in read_line(f"llama-server -m x -sm {mode}").hidden[0]
+
+
+def test_without_a_device_nothing_lies_on_cards(read_line: ReadLine) -> None:
+    assert read_line("llama-server -m x -ngl 99 -dev none").flags.gpu_layers == 0
+
+
+def test_what_keeps_the_cache_or_the_context_where_it_is_is_read(read_line: ReadLine) -> None:
+    flags = read_line("llama-server -m x -nkvo --fit off -fa off").flags
+    assert (flags.kv_offload, flags.fit_context, flags.flash_attention) == (False, False, False)
+    flags = read_line("LLAMA_ARG_KV_OFFLOAD=0 LLAMA_ARG_FIT=off llama-server -m x -fa auto").flags
+    assert (flags.kv_offload, flags.fit_context, flags.flash_attention) == (False, False, None)
+    flags = read_line("llama-server -m x -fit on -fa").flags
+    assert (flags.kv_offload, flags.fit_context, flags.flash_attention) == (True, True, None)
 
 
 def test_options_win_over_their_variables(read_line: ReadLine) -> None:

@@ -85,3 +85,13 @@ def test_a_command_of_thousands_of_arguments_is_refused() -> None:
 def test_lists_of_findings_are_bounded() -> None:
     start = Start("vllm", None, tuple(f"--x{n}" for n in range(3000)), Invocation(()))
     assert len(command_of(start).unknown) == 100
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_cards_that_a_variable_names_are_not_dropped_without_a_word(read_line: ReadLine, variable: str) -> None:
+    command = read_line(f"for i in 0 1; do {variable}=$i vllm serve m -tp 2 & done")
+    assert command.gpus is None
+    assert [note.fix for note in command.hidden if variable in note] == [
+        "give --gpus N: the cards that this engine sees"
+    ]
+    assert read_line(f"i=0,1; {variable}=$i vllm serve m -tp 2").gpus == 2

@@ -88,6 +88,17 @@ def test_the_version_decides_whether_blocks_are_made_smaller(version: str, refus
         assert ("quantised_block_not_divisible" in found) is expected
 
 
+def test_a_single_rank_is_refused_experts_that_are_no_blocks() -> None:
+    """1,040 channels are no blocks of 128, and no smaller ones down to 32."""
+    engine = Vllm()
+    for width, expected in ((1040, ["quantised_block_not_divisible"]), (1056, []), (1024, [])):
+        model = model_from_config({**QWEN3_MOE, "moe_intermediate_size": width, "quantization_config": FP8})
+        settings = engine.settle(model, EngineFlags(max_model_len=2048), 80 * GIB, "H100 80GB")
+        stages = engine.stages(model, settings)
+        found = engine.refusals(model, settings, stages, engine.pool(model, settings, stages, [20 * GIB]))
+        assert [r.code for r in found] == expected
+
+
 @pytest.mark.parametrize(
     ("card", "refused"),
     [("A100 SXM4 80GB", True), ("RTX 3090", True), ("L40S", False), ("H100 80GB", False), ("", False)],
@@ -223,6 +234,111 @@ def test_exllama_takes_gptq_groups_of_any_cut_in_float16() -> None:
     config |= {"intermediate_size": 29568, "quantization_config": section}
     assert refusal(config, 8, Split(float16=True)) is None
     assert refusal(config, 8) is not None
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
+
+
+def packed(symmetric: bool = True) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": symmetric}
+    group = {"targets": ["Linear"], "weights": weights}
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}}
+
+
+@pytest.mark.parametrize(
+    ("section", "width", "ranks", "words"),
+    [
+        (packed(), 768, 4, "per tensor-parallel partition (192) to be divisible by group_size (128)"),
+        (packed(), 768, 2, ""),
+        (packed(), 768, 1, ""),
+        (packed(), 832, 1, "per tensor-parallel partition (832) to be divisible by group_size (128)"),
+        (GPTQ, 768, 8, ""),  # 96 channels
+        (GPTQ, 768, 16, "assert group_size >= 32 (48 channels of a rank, groups of 32)"),
+        (AWQ, 768, 4, ""),  # 192 channels, in groups of 64
+        (AWQ, 768, 8, ""),
+        (AWQ, 768, 16, "assert group_size >= 32 (48 channels of a rank, groups of 128)"),
+        (AWQ, 784, 1, "assert group_size >= 32 (784 channels of a rank, groups of 128)"),
+        (MXFP8, 768, 16, "MXFP8 MoE requires intermediate_size_per_partition divisible by 32, got 48."),
+        (MXFP8, 768, 8, ""),
+        (FP8, 1040, 1, "The output_size of gate's and up's weight = 1040 is not divisible by weight quantization"),
+        (FP8, 1056, 1, ""),  # in blocks of 32
+    ],
+)
+def test_experts_of_every_format_need_whole_groups(section: dict[str, Any], width: int, ranks: int, words: str) -> None:
+    """compressed_tensors_moe_wna16.py, moe_wna16.py, modelopt.py: create_weights; with one rank as with many."""
+    config = {**QWEN3_MOE, "hidden_size": 2048, "moe_intermediate_size": width, "quantization_config": section}
+    found = refusal(config, ranks)
+    if not words:
+        assert found is None
+        return
+    assert found is not None
+    assert words in found.message
+    alone = "serve the model in another format: no number of ranks helps"
+    assert found.fix == (alone if ranks == 1 else f"use --tensor-parallel-size {ranks // 2}")
+
+
+@pytest.mark.parametrize(
+    ("section", "hidden", "words"),
+    [
+        (packed(), 2112, "requires hidden_size (2112) to be divisible by group_size (128)."),
+        ({**AWQ, "group_size": 128}, 2064, "assert group_size >= 32"),
+        (MXFP8, 2064, "MXFP8 MoE requires hidden_size divisible by 32, got 2064."),
+    ],
+)
+def test_the_model_s_own_width_must_consist_of_groups_too(section: dict[str, Any], hidden: int, words: str) -> None:
+    skipped = {"ignore": ["re:.*self_attn.*"], "modules_to_not_convert": ["self_attn"]}
+    config = {**QWEN3_MOE, "hidden_size": hidden, "moe_intermediate_size": 768}
+    for ranks in (1, 2):
+        found = refusal({**config, "quantization_config": {**section, **skipped}}, ranks)
+        assert found is not None
+        assert words in found.message
+        assert found.fix == "serve the model in another format: no number of ranks helps"
+
+
+def test_zero_points_of_compressed_experts_fill_whole_words() -> None:
+    weights = packed(symmetric=False)
+    weights["config_groups"]["group_0"]["weights"]["group_size"] = 2
+    config = {**QWEN3_MOE, "moe_intermediate_size": 776, "quantization_config": weights}
+    found = refusal(config, 4)
+    assert found is not None
+    assert "(2 * intermediate_size_per_partition = 388) must be divisible by packed_factor (8)." in found.message
+    assert refusal(config, 2) is None
+
+
+def test_whole_experts_must_consist_of_groups_themselves() -> None:
+    config = {**QWEN3_MOE, "moe_intermediate_size": 832, "quantization_config": packed()}
+    found = refusal(config, 2, Split(whole_experts=True))
+    assert found is not None
+    assert "partition (832)" in found.message
+
+
+def test_older_versions_do_not_check_the_groups_of_compressed_experts() -> None:
+    config = {**QWEN3_MOE, "moe_intermediate_size": 768, "quantization_config": packed()}
+    assert refusal(config, 4, Split(strict=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "width", "ranks", "words"),
+    [
+        (MXFP8, 29568, 8, "MXFP8 requires input size divisible by 32, got 3696"),
+        (MXFP8, 28672, 8, ""),
+        (MXFP8, 29584, 1, "MXFP8 requires input size divisible by 32, got 29584"),
+        (NVFP4, 29568, 32, "Unsupported model when in features size is not multiple of 16 (924 of a rank)"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, 29568, 8, "FP8_PB_WO requires in divisible by 128"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, 28672, 8, ""),
+    ],
+)
+def test_formats_of_modelopt_need_whole_groups_of_inputs(
+    section: dict[str, Any], width: int, ranks: int, words: str
+) -> None:
+    """quantization/modelopt.py: KMxfp8Static, KNvfp4Static, the scheme of FP8_PB_WO."""
+    config = {**LLAMA, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "head_dim": 128}
+    found = refusal({**config, "intermediate_size": width, "quantization_config": section}, ranks)
+    assert (found.message if found else "").startswith(words)
+    assert (found is None) is (not words)
 
 
 def test_heads_of_a_recurrent_state_are_shared_whole() -> None:

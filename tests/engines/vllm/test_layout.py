@@ -100,7 +100,7 @@ def test_only_a_draft_with_layers_takes_from_the_pool(method: str, blocks: int, 
     config = {"model_type": "llama", "num_key_value_heads": 8, "max_position_embeddings": 131072}
     draft = model_from_config(config | {"num_hidden_layers": 1}) if method == "eagle" else None
     model = model_from_config(config)
-    flags = EngineFlags(max_model_len=8192, speculation=Speculation(method, 3, draft))
+    flags = EngineFlags(max_model_len=8192, speculation=Speculation(method, 3, draft, model="d"))
     settings = ENGINE.settle(model, flags, 0, "")
     pool = ENGINE.pool(model, settings, ENGINE.stages(model, settings), [20 * GIB])
     assert (pool.num_blocks, pool.tokens) == (blocks, tokens)

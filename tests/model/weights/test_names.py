@@ -77,6 +77,14 @@ def test_layers_that_are_not_told_apart_are_treated_alike(patterns: list[str]) -
             assert known.setdefault((asked.apart(layer), name), alone) is alone
 
 
+def test_layers_that_are_named_with_the_same_parts_are_treated_alike() -> None:
+    """Published lists name the router of each layer by itself; its matrices need not be asked of each."""
+    listed = [f"model.layers.{number}.mlp.gate" for number in range(100)]
+    names = Names([*listed, "model.layers.3.self_attn"])
+    assert len({names.apart(layer) for layer in range(120)}) == 3  # 0 and its like, 3, and those that are not named
+    assert names.apart(5) == names.apart(99)
+
+
 def test_a_thousand_layers_that_begin_alike_are_looked_at_once() -> None:
     names = Names([f"model.layers.{number}*" for number in (0, 1, 12)])
     assert len({names.apart(layer) for layer in range(10_000)}) == 4  # 0, 1 and 10 to 19, 12, all others

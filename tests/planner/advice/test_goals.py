@@ -134,7 +134,7 @@ def test_the_wish_is_what_the_plan_is_judged_by_and_of_all_engines_together(requ
     assert solved(two, "concurrency", wish_of(two)).value == 10
     assert two.fits
     assert solved(two, "max-model-len", wish_of(two)).value == solved(one, "max-model-len", wish_of(one, 5)).value
-    assert solved(two, "gpus", wish_of(two)).note == "-tp 1 -pp 1; on 2 engines"
+    assert solved(two, "gpus", wish_of(two)).note == "-tp 1 -pp 1 -dp 2"
     lengths = {
         "prompt_lengths": Lengths(Tokens(700), Tokens(900), Tokens(950)),
         "output_lengths": Lengths(Tokens(100), Tokens(124), Tokens(150)),

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from kvbudget.engines.flags import EngineFlags
+from kvbudget.model.read import model_from_config
 from kvbudget.planner.advice.solve import (
     MOST_PLANS,
     Wish,
@@ -21,6 +23,7 @@ from kvbudget.planner.advice.solve import (
     starts,
 )
 from kvbudget.planner.build import make_plan
+from kvbudget.planner.hardware.gpus import gpu_named
 from kvbudget.planner.request import PlanRequest
 from kvbudget.planner.workload.margin import parse_margin
 from kvbudget.units import GIB, Bytes
@@ -137,3 +140,55 @@ def test_a_default_of_more_sequences_than_states_is_lowered_and_a_given_one_is_n
     assert plan.settings.max_num_seqs <= plan.pool.num_blocks < make_plan(request).settings.max_num_seqs
     given = request._replace(flags=request.flags._replace(max_num_seqs=plan.pool.num_blocks + 1))
     assert not starts(planned(given))
+
+
+def test_fewest_cards_are_looked_for_over_engines_too() -> None:
+    """Qwen3-32B on L40S: two engines of two cards hold 16 requests, one of four holds 48."""
+    config: dict[str, Any] = {
+        "model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120, "intermediate_size": 25600,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+    }  # fmt: skip
+    flags = EngineFlags(max_model_len=8192, tensor_parallel_size=2, data_parallel_size=2)
+    request = PlanRequest(
+        model=model_from_config(config, "m"), engine="vllm@0.32", flags=flags, gpu=gpu_named("l40s"), gpus=4,
+        target_concurrency=20,
+    )  # fmt: skip
+    found = fewest_gpus(request, Wish(20))
+    assert (found.value, found.note) == (4, "-tp 4 -pp 1 -dp 1")
+    kept = fewest_gpus(request, Wish(16))
+    assert (kept.value, kept.note) == (4, "-tp 2 -pp 1 -dp 2")
+
+
+@pytest.mark.parametrize("wished", [1, 9, 40])
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_the_cards_that_are_named_carry_the_wish(given: int, wished: int) -> None:
+    config: dict[str, Any] = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    request = PlanRequest(
+        model=model_from_config(config, "m"), engine="vllm@0.32", gpu=gpu_named("l4"),
+        flags=EngineFlags(max_model_len=8192, data_parallel_size=given),
+    )  # fmt: skip
+    found = fewest_gpus(request, Wish(wished))
+    assert found.plan is not None
+    flags = found.plan.request.flags
+    assert found.value == flags.tensor_parallel_size * flags.pipeline_parallel_size * flags.data_parallel_size
+    assert make_plan(found.plan.request._replace(target_concurrency=wished)).fits
+
+
+def test_llama_cpp_shares_layers_out_over_any_number_of_cards() -> None:
+    config: dict[str, Any] = {
+        "model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    request = PlanRequest(
+        model=model_from_config(config, "m"), engine="llamacpp", gpu=gpu_named("rtx-4090"),
+        flags=EngineFlags(max_model_len=8192),
+    )  # fmt: skip
+    found = fewest_gpus(request)
+    assert found.value == 7
+    stages = request.flags._replace(pipeline_parallel_size=7)
+    assert make_plan(request._replace(flags=stages)).fits
+    assert largest_max_num_seqs(request._replace(flags=stages)).value is not None

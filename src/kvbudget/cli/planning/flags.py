@@ -86,7 +86,9 @@ def _add_other_engines(other: Any) -> None:
         "--swa-full", action="store_const", const=True, help="llama.cpp: sliding layers keep the whole context"
     )
     other.add_argument("--gpu-layers", type=_whole, metavar="N", help="llama.cpp --n-gpu-layers")
+    other.add_argument("--tensor-split", metavar="S,S", help="llama.cpp: shares of the cards: 3,1")
     other.add_argument("--micro-batch", type=_whole, metavar="N", help="llama.cpp --ubatch-size")
+    other.add_argument("--max-pool-tokens", type=_whole, metavar="N", help="SGLang --max-total-tokens")
 
 
 def _add_workload(workload: Any) -> None:

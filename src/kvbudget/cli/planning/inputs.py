@@ -52,10 +52,15 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
     model = model_from_config(_config(args, command, checkpoint), checkpoint.name, args.assume or "")
     flags, draft_weights = _flags(args, command)
     card, cards = _cards(args, command)
+    engine = args.engine or (command.engine if command else DEFAULT_ENGINE)
+    if engine.startswith("llamacpp"):
+        from kvbudget.planner.spread import over_all_cards
+
+        flags = over_all_cards(engine, flags, cards, card, said=_says_stages(args, command))
     workload = _workload(args)
     request = PlanRequest(
         model=model,
-        engine=args.engine or (command.engine if command else DEFAULT_ENGINE),
+        engine=engine,
         flags=flags,
         gpu=card,
         gpus=cards,
@@ -99,11 +104,18 @@ def _reference(args: argparse.Namespace, command: "Command | None") -> str:
         raise BadValueError(
             f"MODEL is missing{hidden}", fix="give a folder with config.json, a config.json, a .gguf, or a hub id"
         )
-    beside = os.path.join(os.path.dirname(args.command_line), command.model)
-    if not os.path.exists(command.model) and os.path.isfile(args.command_line) and os.path.exists(beside):
+    beside = _beside_command(args, command.model)
+    if beside != command.model:
         return beside
     at_hub = command.model.count("/") == 1 and "@" not in command.model and not os.path.exists(command.model)
     return f"{command.model}@{command.revision}" if command.revision and at_hub else command.model
+
+
+def _beside_command(args: argparse.Namespace, path: str) -> str:
+    """A relative path counts from here, and where it is not, from the folder of the file with the command."""
+    beside = os.path.join(os.path.dirname(args.command_line), path)
+    there = not os.path.exists(path) and os.path.isfile(args.command_line) and os.path.exists(beside)
+    return beside if there else path
 
 
 def _config(args: argparse.Namespace, command: "Command | None", checkpoint: Checkpoint) -> object:
@@ -161,6 +173,10 @@ def _flags(args: argparse.Namespace, command: "Command | None") -> tuple[EngineF
         given["max_model_len"] = _length(args.max_model_len)
     if args.pp_layer_partition is not None:
         given["pp_layer_partition"] = _partition(args.pp_layer_partition)
+    if args.tensor_split is not None:
+        from kvbudget.engines.commands.llamacpp import shares_of
+
+        given["tensor_split"] = shares_of("--tensor-split", args.tensor_split)
     draft_weights = None
     config = _object(args.speculative_config, "--speculative-config") if args.speculative_config is not None else None
     if config is None and command is not None:
@@ -168,8 +184,23 @@ def _flags(args: argparse.Namespace, command: "Command | None") -> tuple[EngineF
     if config:
         from kvbudget.edge.hub.speculative import speculation_of
 
-        given["speculation"], draft_weights = speculation_of(config)
+        named = config.get("model")
+        if command is not None and args.speculative_config is None and isinstance(named, str):
+            config = {**config, "model": _beside_command(args, named)}
+        try:
+            given["speculation"], draft_weights = speculation_of(config)
+        except InputError as error:
+            if not error.message.startswith("MODEL:"):
+                raise
+            said = error.message.removeprefix("MODEL:")
+            raise type(error)(f"--speculative-config: model{said}", fix=error.fix) from error
     return flags._replace(**given), draft_weights  # type: ignore[arg-type] # argparse has checked the types
+
+
+def _says_stages(args: argparse.Namespace, command: "Command | None") -> bool:
+    return args.pipeline_parallel_size is not None or (
+        command is not None and "pipeline_parallel_size" in command.given and args.tensor_split is None
+    )
 
 
 def _cards(args: argparse.Namespace, command: "Command | None") -> "tuple[Gpu | None, int | None]":

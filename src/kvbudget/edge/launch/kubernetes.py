@@ -215,10 +215,10 @@ def _gpus(container: Mapping[str, object], notes: list[Note]) -> tuple[int | Non
 
 
 def of_one(replicas: int) -> Note:
-    """What is planned is one of several engines alike."""
+    """What is planned is one of several engines alike, each of which brings its own cards."""
     return Note(
         f"{replicas} replicas; the plan is of one",
-        f"give --data-parallel-size {replicas} for what all of them hold, or leave it: each holds what is planned",
+        f"leave it: each holds what is planned, all of them {replicas} times as much",
     )
 
 

@@ -17,7 +17,7 @@ from kvbudget.edge.azure_trace import Columns, azure_columns
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.edge.lengths.histogram import LINE_START as HISTOGRAM
 from kvbudget.edge.lengths.histogram import workload_from_metrics
-from kvbudget.edge.lengths.table import WANTED, is_table, requests_from_table
+from kvbudget.edge.lengths.table import WANTED, is_aside, is_table, requests_from_table
 from kvbudget.edge.lengths.usage import requests_from_usage
 from kvbudget.edge.lengths.vllm_log import MARKS, requests_from_log
 from kvbudget.edge.traces import TraceRequest, parse_trace
@@ -27,6 +27,7 @@ from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl", "usage", "csv", "vllm", "histogram")
 _HEAD_LINES = 200
+_EXPOSITION = ("# HELP", "# TYPE")  # how /metrics begins; any other comment may stand before anything
 
 
 def read_workload(path: Path, trace_format: str | None = None) -> Workload:
@@ -102,9 +103,9 @@ def _guess(head: list[str], path: Path) -> str:
         return "jsonl"
     if first.lstrip().startswith("{"):
         return "usage"
-    if is_table(first):
+    if is_table(next((line for line in head if not is_aside(line)), "")):
         return "csv"
-    if first.startswith("#") or any(line.startswith(HISTOGRAM) for line in head):
+    if first.startswith(_EXPOSITION) or any(line.startswith(HISTOGRAM) for line in head):
         return "histogram"
     if any(mark in line for line in head for mark in MARKS):
         return "vllm"

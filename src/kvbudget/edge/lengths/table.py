@@ -29,21 +29,31 @@ def is_table(header: str) -> bool:
     return _separator(header) != ""
 
 
+def is_aside(line: str) -> bool:
+    """Whether a line before the header says nothing: empty, or a comment."""
+    return not line.strip() or line.lstrip().startswith("#")
+
+
 def requests_from_table(lines: Iterable[str], source: str) -> Workload:
     """Every row with a token is a request; a length of 0 then becomes 1. Raises BadValueError, naming the line."""
     rest = iter(lines)
-    number, header = next(((at, line) for at, line in enumerate(rest, 1) if line.strip()), (1, ""))
+    number, header = next(((at, line) for at, line in enumerate(rest, 1) if not is_aside(line)), (1, ""))
     separator = _separator(header)
     if not separator:
         shown = header.strip()[:_LONGEST_SHOWN]
         raise BadValueError(f"{source}:{number}: {shown!r} names no columns of lengths", fix=WANTED)
     names = _names(header, separator)
     prompt_at, output_at = _first_of(_PROMPT, names), _first_of(_OUTPUT, names)
+    twice = next((names[at] for at in (prompt_at, output_at) if names.count(names[at]) > 1), "")
+    if twice:
+        raise BadValueError(
+            f"{source}:{number}: two columns are named {twice}", fix="rename the one that does not count"
+        )
     rows = csv.reader(rest, delimiter=separator, strict=True)
     requests: list[tuple[Tokens, Tokens]] = []
     try:
         for row in rows:
-            if not row or row == [""]:
+            if not any(cell.strip() for cell in row):
                 continue
             where = f"{source}:{number + rows.line_num}"
             if len(row) != len(names):

@@ -7,12 +7,16 @@ an environment variable LLAMA_ARG_*; the option wins.
 from kvbudget.engines.commands.command import Note
 from kvbudget.engines.commands.options import ONE, OPTIONAL, SWITCH, Syntax, options
 from kvbudget.engines.commands.values import opposite, positive_or_default, text, whole, yes_or_no
+from kvbudget.errors import BadValueError
 
 NAME = "llamacpp"
 SYNTAX = Syntax(equals=False)
 
 # llama.cpp counts "all" as one more than there are; beyond any model's number of layers
 _ALL_LAYERS = 9999
+_MOST_CARDS = 128  # ggml/include/ggml-cuda.h has 16; RPC servers count as well
+_LARGEST_SHARE = 1e9
+_SPLIT_MODES = ("none", "layer", "row", "tensor")
 
 
 def _layers(flag: str, value: str) -> int | None:
@@ -21,6 +25,24 @@ def _layers(flag: str, value: str) -> int | None:
     if word in ("auto", "-1"):
         return None
     return _ALL_LAYERS if word in ("all", "-2") else whole(flag, word)
+
+
+def _attention(flag: str, value: str) -> bool | None:
+    """False where it is off; on and auto plan the same."""
+    word = value.strip().lower()
+    return None if word in ("", "auto", "enabled") or yes_or_no(flag, word) else False
+
+
+def shares_of(flag: str, value: str) -> tuple[float, ...]:
+    """`3,1` or `3/1`: how much each card takes of the layers, in any unit."""
+    parts = [part.strip() for part in value.replace("/", ",").split(",")]
+    try:
+        shares = tuple(float(part) for part in parts)
+    except ValueError:
+        shares = ()
+    if not shares or len(shares) > _MOST_CARDS or not all(0 <= share < _LARGEST_SHARE for share in shares):
+        raise BadValueError(f"{flag}: {value[:40]!r} are no shares of cards", fix="one number for each card: 3,1")
+    return shares
 
 
 _FIELDS = {
@@ -39,13 +61,17 @@ _FIELDS = {
     "--kv-unified -kvu": (SWITCH, "kv_unified", yes_or_no),
     "--no-kv-unified -no-kvu": (SWITCH, "kv_unified", opposite),
     "--swa-full": (SWITCH, "swa_full", yes_or_no),
+    "--kv-offload -kvo": (SWITCH, "kv_offload", yes_or_no),
+    "--no-kv-offload -nkvo": (SWITCH, "kv_offload", opposite),
+    "--flash-attn -fa": (OPTIONAL, "flash_attention", _attention),
+    "--fit -fit": (OPTIONAL, "fit_context", yes_or_no),
     "--cache-prompt": (SWITCH, "enable_prefix_caching", yes_or_no),
     "--no-cache-prompt": (SWITCH, "enable_prefix_caching", opposite),
     "--spec-type": (ONE, "spec.type", text),
     "--spec-draft-model --model-draft -md": (ONE, "spec.model", text),
     "--spec-draft-hf --hf-repo-draft -hfd -hfrd": (ONE, "spec.model", text),
     "--spec-draft-n-max --draft-max --draft --draft-n": (ONE, "spec.num_speculative_tokens", whole),
-    "--tensor-split -ts": (ONE, "tensor_split", text),
+    "--tensor-split -ts": (ONE, "tensor_split", shares_of),
     "--split-mode -sm": (ONE, "split_mode", text),
     "--device -dev": (ONE, "devices", text),
 }
@@ -54,9 +80,6 @@ _CONTEXT = "changes the model's own length"
 _DRAFT = "changes the draft's cache"
 _PROJECTOR = "the image projector takes memory"
 _UNMODELLED = (
-    (SWITCH, "--no-kv-offload -nkvo", "the cache stays in the machine's memory"),
-    (OPTIONAL, "--flash-attn -fa", "without it the compute buffers grow"),
-    (OPTIONAL, "--fit -fit", "options that are not given are fitted to the memory"),
     (ONE, "--fit-target -fitt", "keeps memory free while fitting"),
     (ONE, "--fit-ctx -fitc", "the least context while fitting"),
     (ONE, "--kv-unified-per-slot", "limits the context of a slot"),
@@ -88,9 +111,8 @@ _UNMODELLED = (
     (ONE, "--models-preset", "a router loads several models"),
     (ONE, "--models-max", "a router loads several models"),
 )
-_HARMLESS = {"--flash-attn": ("on", "auto", "true", "1", "enabled"), "--fit": ("off", "false", "0")}
 _NO_EFFECT = {
-    SWITCH: """--kv-offload/-kvo --version --cache-list/-cl --completion-bash --help/-h/--usage --perf --no-perf
+    SWITCH: """--version --cache-list/-cl --completion-bash --help/-h/--usage --perf --no-perf
         --escape/-e --no-escape --repack --no-repack/-nr --no-host --list-devices --check-tensors --op-offload
         --no-op-offload --log-disable --log-jsonl --no-log-jsonl --verbose/-v/--log-verbose --offline --log-prefix
         --no-log-prefix --log-timestamps --no-log-timestamps --ignore-eos --backend-sampling/-bs --cache-idle-slots
@@ -139,7 +161,7 @@ _NO_EFFECT = {
         --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --prompt/-p --file/-f --system-prompt/-sys
         --prompt-cache --in-prefix --in-suffix --image --audio --grp-attn-w/-gaw --system-prompt-file/-sysf""",
 }
-TABLE = options(_FIELDS, _UNMODELLED, _NO_EFFECT, _HARMLESS)
+TABLE = options(_FIELDS, _UNMODELLED, _NO_EFFECT)
 FROM_ENVIRONMENT = {
     "LLAMA_ARG_MODEL": "--model",
     "LLAMA_ARG_MODEL_URL": "--model-url",
@@ -163,6 +185,7 @@ FROM_ENVIRONMENT = {
     "LLAMA_ARG_DEVICE": "--device",
     "LLAMA_ARG_FLASH_ATTN": "--flash-attn",
     "LLAMA_ARG_FIT": "--fit",
+    "LLAMA_ARG_KV_OFFLOAD": "--kv-offload",
     "LLAMA_ARG_KV_UNIFIED_PER_SLOT": "--kv-unified-per-slot",
     "LLAMA_ARG_OVERRIDE_TENSOR": "--override-tensor",
     "LLAMA_ARG_CPU_MOE": "--cpu-moe",
@@ -170,7 +193,6 @@ FROM_ENVIRONMENT = {
     "LLAMA_ARG_MMPROJ": "--mmproj",
 }
 VARIABLES = {
-    "LLAMA_ARG_KV_OFFLOAD": "the cache may stay in the machine's memory",
     "GGML_CUDA_ENABLE_UNIFIED_MEMORY": "the cache may leave the GPU",
 }
 
@@ -185,22 +207,43 @@ def settle(values: dict[str, object], notes: list[Note]) -> None:
             values["quantization"] = quantization
     if file:
         notes.append(Note(f"the model's file is {file[:80]}", f"give it as MODEL: kvbudget plan {file[:80]}"))
-    split = [one for one in str(values.pop("tensor_split", "")).replace("/", ",").split(",") if one.strip()]
-    devices = [one for one in str(values.pop("devices", "")).split(",") if one.strip()]
-    if split and len(set(split)) > 1:
-        notes.append(
-            Note(
-                f"--tensor-split {','.join(split)[:80]}: the cards do not hold equal shares",
-                "give --pp-layer-partition 16,32: how many layers each card holds",
-            )
-        )
-    if devices or split:
-        values["gpus"] = 0 if devices == ["none"] else len(devices or split)
-    if str(values.pop("split_mode", "")) == "none":
-        values["gpus"] = 1
+    _cards(values, notes)
+    if values.get("flash_attention") is False:
+        notes.append(Note("--flash-attn off: compute buffers grow, how much is not planned", "give --activation SIZE"))
     spec = {name[5:]: values.pop(name) for name in [name for name in values if name.startswith("spec.")]}
     kinds = [kind for kind in str(spec.pop("type", "")).split(",") if kind and kind != "none"]
     if kinds or "model" in spec:
         method = kinds[0].removeprefix("draft-") if kinds else "draft_model"
         method = "draft_model" if method == "simple" else "ngram" if method.startswith("ngram") else method
         values["speculative_config"] = {"method": method} | spec
+
+
+def _cards(values: dict[str, object], notes: list[Note]) -> None:
+    """How many cards hold layers, where the command says it; else all that there are do (src/llama.cpp: devices)."""
+    split = values.pop("tensor_split", ())
+    shares = [share for share in split if share] if isinstance(split, tuple) else []
+    devices = [one.strip() for one in str(values.pop("devices", "")).split(",") if one.strip()]
+    mode = str(values.pop("split_mode", "layer")).strip().lower()
+    if mode not in _SPLIT_MODES:
+        raise BadValueError(f"--split-mode {mode[:40]!r} is none of llama.cpp", fix=f"one of {', '.join(_SPLIT_MODES)}")
+    if devices == ["none"]:
+        values["gpus"] = values["gpu_layers"] = 0
+        return
+    if mode == "none":
+        values["gpus"] = values["pipeline_parallel_size"] = 1
+        return
+    if devices:
+        shares = shares[: len(devices)]
+    if devices or shares:
+        values["gpus"] = len(devices or shares)
+        values["pipeline_parallel_size"] = len(shares or devices)
+    if len(set(shares)) > 1:
+        values["tensor_split"] = tuple(shares)
+    if mode != "layer":
+        notes.append(
+            Note(
+                f"--split-mode {mode}: matrices are split over the cards; each is planned with whole layers, which "
+                "take as much",
+                "compare with the engine's start-up log: kvbudget receipt",
+            )
+        )

@@ -47,7 +47,7 @@ def command_of(start: Start) -> Command:
                 )
             elif used[name].strip():
                 values[field] = parse(name, used[name])
-    gpus = _gpus(invocation.gpus, values.pop("gpus", None), invocation.environment, used)
+    gpus = _gpus(invocation.gpus, values.pop("gpus", None), invocation.environment, used, notes)
     slices = next((name for name in _VISIBLE if used.get(name, "").startswith("MIG-")), "")
     if slices and not invocation.mig_profile:
         notes.append(Note(f"{slices} names a MIG slice, and not of which size", "give --gpu CARD:SLICE (h100:3g.40gb)"))
@@ -257,13 +257,19 @@ def _add_positional(scanned: Scanned, values: dict[str, object], notes: list[Not
         )
 
 
-def _gpus(contained: int | None, named: object, environment: Mapping[str, str], used: dict[str, str]) -> int | None:
+def _gpus(
+    contained: int | None, named: object, environment: Mapping[str, str], used: dict[str, str], notes: list[Note]
+) -> int | None:
     """How many cards the engine sees: what it names itself, else what the environment shows, else the container's."""
     if isinstance(named, int):
         return named
     for name in _VISIBLE:
         value = environment.get(name, "").strip()
-        if not value or value in ("all", "void", "none") or UNRESOLVED in value:
+        if UNRESOLVED in value:
+            said = f"{name} is {shown(value)}, which is not defined in the text: how many cards it names is not known"
+            notes.append(Note(said, "give --gpus N: the cards that this engine sees"))
+            continue
+        if not value or value in ("all", "void", "none"):
             continue
         used[name] = value
         return len([one for one in value.split(",") if one.strip() and one.strip() != "-1"])

@@ -27,6 +27,7 @@ _FIELDS = {
     "--max-running-requests": (ONE, "max_num_seqs", positive),
     "--chunked-prefill-size": (ONE, "max_num_batched_tokens", positive_or_default),
     "--page-size": (ONE, "block_size", positive),
+    "--max-total-tokens": (ONE, "max_pool_tokens", positive),
     "--tp-size --tensor-parallel-size --tp": (ONE, "tensor_parallel_size", positive),
     "--pp-size --pipeline-parallel-size --pp": (ONE, "pipeline_parallel_size", positive),
     "--dp-size --data-parallel-size --dp": (ONE, "data_parallel_size", positive),
@@ -58,7 +59,6 @@ _ATTENTION = "may change page size and KV layout"
 _DRAFT = "changes the draft's cache"
 _SPLIT = "changes which rank holds what of the cache"
 _UNMODELLED = (
-    (ONE, "--max-total-tokens", "caps the pool, in tokens"),
     (ONE, "--max-prefill-tokens", "sizes the prefill batch"),
     (ONE, "--swa-full-tokens-ratio", _WINDOW),
     (ONE, "--swa-prefix-tails", _WINDOW),

@@ -5,12 +5,14 @@
 cells here: one token each.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from kvbudget.engines.flags import EngineFlags, Settings, refuse_flags
 from kvbudget.engines.llamacpp.builds import build_of
 from kvbudget.engines.llamacpp.caches import TYPES, Cells, Types, cells_of, padded, type_named
-from kvbudget.engines.rule import Pool, Refusal, Stage, Taken
+from kvbudget.engines.rule import Held, Pool, Refusal, Stage, Taken
 from kvbudget.engines.tokens import SeparatePools, bounds_of, caches_of, refuse_unknown_caches, stored
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import Attention, Latent
@@ -77,7 +79,7 @@ class Llamacpp:
         value = type_named(flags.value_cache_dtype or "auto", "--cache-type-v")
         return Settings(
             max_model_len=Tokens(min(per_slot, model.longest_given or per_slot)),
-            auto_length=flags.max_model_len is None and self._build.fits,
+            auto_length=flags.max_model_len is None and self._build.fits and flags.fit_context,
             max_num_seqs=slots,
             max_num_batched_tokens=Tokens(batch),
             max_in_flight_tokens=Tokens(min(batch, flags.micro_batch or _MICRO_BATCH)),
@@ -97,6 +99,8 @@ class Llamacpp:
             full_windows=flags.swa_full,
             gpu_layers=flags.gpu_layers,
             flash_attention=flags.flash_attention,
+            tensor_split=flags.tensor_split,
+            kv_offload=flags.kv_offload,
         )
 
     def usable_memory(self, total: int, settings: Settings) -> Bytes:
@@ -108,17 +112,26 @@ class Llamacpp:
         return self.usable_memory(total, settings) - taken.weights - taken.activation - taken.non_torch
 
     def stages(self, model: Model, settings: Settings) -> tuple[Stage, ...]:
-        """One for each card that holds layers, the last layers first of all; without any, the machine's memory."""
-        types = _types(settings)
-        return tuple(
-            Stage(first, end, _layout(cells_of(model.layers[first:end], model, self._build, types), settings))
-            for first, end in self._bounds(len(model.layers), settings)
-        )
+        """One for each card that holds anything, in their order; where none holds a layer, one whose cache lies in the
+        machine's memory."""
+        layers, types = len(model.layers), _types(settings)
+
+        def stage(first: int, end: int, held: Held, *, on_card: bool) -> Stage:
+            cells = cells_of(model.layers[first:end], model, self._build, types)
+            return Stage(first, end, _layout(cells, settings), held, on_card)
+
+        cards = self._cards(layers, settings)
+        if all(held.first == held.end for held in cards):
+            return (stage(0, layers, cards[0] if cards else Held(layers, layers, output=False), on_card=False),)
+        return tuple(stage(held.first, held.end, held, on_card=settings.kv_offload) for held in cards)
 
     def pool(self, model: Model, settings: Settings, stages: Sequence[Stage], available: Sequence[int]) -> Pool:
         """The cells that are allocated; `checked_blocks` are those that memory would hold."""
         types = _types(settings)
-        devices = [cells_of(model.layers[stage.first : stage.end], model, self._build, types) for stage in stages]
+        devices = [
+            cells_of(model.layers[stage.first : stage.end] if stage.on_card else (), model, self._build, types)
+            for stage in stages
+        ]
         streams = 1 if settings.unified_cells else settings.max_num_seqs
 
         def fits(per_slot: int) -> bool:
@@ -126,12 +139,16 @@ class Llamacpp:
                 _needed(cells, settings, per_slot) <= space for cells, space in zip(devices, available, strict=True)
             )
 
+        def is_tighter(index: int) -> tuple[bool, int]:
+            """A card with the output layer alone decides nothing."""
+            return stages[index].first == stages[index].end, spare[index]
+
         per_slot = int(settings.context_cells)
         most = _largest(fits)
         if settings.auto_length and most < per_slot:
             per_slot = max(most, min(_LEAST_FITTED, per_slot))
         spare = [space - _needed(cells, settings, per_slot) for cells, space in zip(devices, available, strict=True)]
-        tightest = spare.index(min(spare))
+        tightest = min(range(len(spare)), key=is_tighter)
         blocks = Blocks(per_slot * streams)
         length = Tokens(min(per_slot, settings.max_model_len))
         layout = stages[tightest].layout
@@ -183,21 +200,24 @@ class Llamacpp:
             raise BadValueError("--max-model-len auto: llama.cpp has no such value", fix="leave it out")
         return flags.max_model_len or model.max_model_len
 
-    def _bounds(self, layers: int, settings: Settings) -> list[tuple[int, int]]:
-        """src/llama-model.cpp: get_layer_buft_list; cards are taken as equal unless a partition is given."""
+    def _cards(self, layers: int, settings: Settings) -> list[Held]:
+        """What each card holds; those with nothing are left out. src/llama-model.cpp: load_tensors, whose "layers" are
+        the model's and behind them the output. Cards are taken as equal unless --tensor-split or a partition is given.
+        """
         cards = settings.pipeline_parallel_size
         if settings.pp_layer_partition is not None:
-            return list(bounds_of(layers, cards, settings.pp_layer_partition, extra_last=True))
-        last = layers + (1 if self._build.output_counts else 0)
-        asked = last if settings.gpu_layers is None else min(settings.gpu_layers, last)
-        start = max(last - asked, 0)
-        if asked == 0 or start >= layers:
-            return [(0, layers)]
-        owners = [(layer - start) * cards // asked for layer in range(start, layers)]
+            bounds = bounds_of(layers, cards, settings.pp_layer_partition, extra_last=True)
+            return [Held(first, end, end == layers) for first, end in bounds]
+        asked = layers + 1 if settings.gpu_layers is None else min(settings.gpu_layers, layers + 1)
+        start = max((layers + 1 if self._build.output_counts else layers) - asked, 0)
+        split = [*(settings.tensor_split or [1.0] * cards), *[0.0] * cards][:cards]
+        ends = [part / sum(split) for part in accumulate(split)] if any(split) else [1.0]
+        owners = [bisect_right(ends, (layer - start) / asked) for layer in range(start, min(start + asked, layers + 1))]
         found = []
         for card in sorted(set(owners)):
             first = start + owners.index(card)
-            found.append((first, first + owners.count(card)))
+            end = first + owners.count(card)
+            found.append(Held(first, min(end, layers), end > layers))
         return found
 
 

@@ -78,12 +78,15 @@ def _length_refusals(model: Model, settings: Settings) -> list[Refusal]:
 def _memory_refusals(settings: Settings, layout: Layout, pool: Pool) -> list[Refusal]:
     """pool_configurator.py: MemoryPoolConfig, validate_swa_pool_size; kv_cache_configurator.py."""
     if pool.num_blocks <= 0:
+        capped = 0 < settings.max_pool_tokens < settings.block_size
         return [
             Refusal(
                 "no_kv_memory",
                 "Not enough memory. Please try to increase --mem-fraction-static. Current value: "
                 f"mem_fraction_static={settings.gpu_memory_utilization:g}",
-                "quantise the weights, raise --gpu-memory-utilization (--mem-fraction-static), or use more "
+                f"use --max-total-tokens {settings.block_size} or more: a page holds so many"
+                if capped
+                else "quantise the weights, raise --gpu-memory-utilization (--mem-fraction-static), or use more "
                 "tensor-parallel ranks",
             )
         ]

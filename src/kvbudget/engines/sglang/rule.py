@@ -136,6 +136,7 @@ class Sglang:
             matrix_state_bytes=Bytes(_state_elements(flags.mamba_ssm_cache_dtype)),
             defaults_known=device_memory > 0 or flags.gpu_memory_utilization is not None,
             pp_layer_partition=flags.pp_layer_partition,
+            max_pool_tokens=flags.max_pool_tokens or 0,
             profiled_seqs=min(batch.graph_batch, flags.max_num_seqs or batch.graph_batch),
         )
 
@@ -176,6 +177,8 @@ class Sglang:
         blocks = Blocks(tokens // page)
         if settings.num_gpu_blocks_override is not None:
             blocks = Blocks(min(blocks, settings.num_gpu_blocks_override) if blocks else 0)
+        if settings.max_pool_tokens:  # kv_cache_configurator.py: _apply_token_constraints, in whole pages
+            blocks = Blocks(min(blocks, settings.max_pool_tokens // page))
         tokens = blocks * page
         largest = Tokens(min(layout.largest_length(blocks), model.longest_given or tokens))
         # managers/tp_worker.py: max_req_len; without any token nothing starts, and the length stays that of the request

@@ -6,13 +6,14 @@ Compute capabilities are those of the maker's list; the rest is `platforms/cuda.
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Refusal
 from kvbudget.engines.vllm.formats import FLOAT16_UNSTABLE
-from kvbudget.model.layers import Attention
+from kvbudget.model.layers import Attention, Indexer, Latent
 from kvbudget.model.read import Model
 
 Capability = tuple[int, int]
 _UNKNOWN: Capability = (0, 0)
 _BF16: Capability = (8, 0)  # platforms/cuda.py: check_if_supports_dtype
 _FP8: Capability = (8, 9)
+_SPARSE: Capability = (9, 0)  # v1/attention/backends/mla/*_sparse.py: supports_compute_capability
 # a word of the card's name
 _BY_WORD: dict[str, Capability] = {
     "v100": (7, 0), "t4": (7, 5),
@@ -53,7 +54,25 @@ def device_refusals(model: Model, settings: Settings, *, exact: bool) -> list[Re
     found = _dtype_refusals(model, settings)
     if settings.capability != _UNKNOWN:
         found += _cache_refusals(model, settings, exact=exact)
+        if exact and settings.capability < _SPARSE and _is_sparse(model):
+            found.append(_without_sparse(settings.capability))
     return found
+
+
+def _is_sparse(model: Model) -> bool:
+    kinds = {type(cache) for layer in dict.fromkeys(model.layers) for cache in layer.caches}
+    return {Latent, Indexer} <= kinds
+
+
+def _without_sparse(capability: Capability) -> Refusal:
+    """platforms/cuda.py: get_attn_backend_cls."""
+    return Refusal(
+        "attention_unsupported",
+        "No valid attention backend found for cuda with use_mla=True, use_sparse=True. Reasons: "
+        "{FLASH_ATTN_MLA_SPARSE: [compute capability not supported], FLASHMLA_SPARSE: [compute capability not "
+        f"supported], TRITON_MLA: [sparse not supported]}}. (this card has {capability[0]}.{capability[1]})",
+        "use a card from Hopper on (compute capability 9.0), or a model without sparse attention",
+    )
 
 
 def _dtype_refusals(model: Model, settings: Settings) -> list[Refusal]:

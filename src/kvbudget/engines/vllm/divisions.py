@@ -27,9 +27,13 @@ _HEADED_STATES = ("mamba2", "gdn", "kda", "linear")  # mamba_utils.py: the *_sta
 _BY_INPUT = ("o_proj", "out_proj", "down_proj")
 _BY_OUTPUT = ("q_b_proj", "kv_b_proj")
 _FLOAT16 = ("half", "float16")  # kernels/linear/mixed_precision/exllama.py: of this type only
-# fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape, of quantization/fp8.py alone: smaller blocks are not made
+# fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape, of quantization/fp8.py alone; moe_wna16.py: create_weights, which
+# halves groups: smaller ones are not made
 _LEAST_BLOCK = 32
 _BLOCKS_VALIDATED = ("fp8", "compressed-tensors")  # of experts, in their create_weights
+_GROUPS_HALVED = ("gptq", "gptq_marlin", "awq", "awq_marlin")  # auto_gptq.py, auto_awq.py: what Marlin does not take
+_WORD_BITS = 32  # compressed-tensors packs zero points into words
+_LEAST_INPUT = {"mxfp8": 32, "nvfp4": 16}  # quantization/modelopt.py: KMxfp8Static, KNvfp4Static
 _FP8_IN_TRITON = (8, 9)  # fused_moe/experts/triton_moe.py, the one kernel with smaller blocks
 _SEARCHED = 10**6  # divisors are looked for up to here
 _MODELS_KEPT = 64
@@ -40,7 +44,9 @@ class Shared(NamedTuple):
     they cannot, in the engine's words, in which {size}, {part}, {piece} and {ranks} stand for figures.
 
     `replicated`: more ranks than there are may have copies. `refined`: pieces may be made smaller, to a common divisor
-    with this; 0: they may not. `experts`: of routed experts, which the ranks of all data-parallel engines share.
+    with this; 0: they may not. `halved`: they may be halved, until they divide this too. `experts`: of routed experts,
+    which the ranks of all data-parallel engines share. `alone`: one rank must have whole pieces as well. `strict`: so
+    asked by the newest versions alone.
     """
 
     code: str
@@ -49,15 +55,38 @@ class Shared(NamedTuple):
     refused: str
     replicated: bool = False
     refined: int = 0
+    halved: int = 0
     experts: bool = False
+    alone: bool = False
+    strict: bool = False
 
     def holds(self, split: "Split", ranks: int) -> bool:
         """Whether so many tensor-parallel ranks get whole pieces."""
-        if self.experts:
-            ranks *= split.engines
+        if self.strict and not split.strict:
+            return True
+        ranks = self.shares(split, ranks)
+        if ranks == 1 and not self.alone:
+            return True
         if self.size % ranks:
             return self.replicated and ranks % self.size == 0
+        if self.halved:
+            return self._halves(self.size // ranks)
         return self.size // ranks % self.piece == 0 or (self.refines(split, ranks) and split.kernel)
+
+    def shares(self, split: "Split", ranks: int) -> int:
+        """The ranks that share this, of so many tensor-parallel ones in each engine."""
+        if not self.experts:
+            return ranks
+        return 1 if split.whole_experts else ranks * split.engines
+
+    def _halves(self, part: int) -> bool:
+        """moe_wna16.py: create_weights: the group as it is, or a half of it, a quarter, but none below 32."""
+        piece = self.piece
+        while part % piece or self.halved % piece:
+            piece //= 2
+            if piece < _LEAST_BLOCK:
+                return False
+        return True
 
     def refines(self, split: "Split", ranks: int) -> bool:
         """Whether smaller pieces are made for so many ranks of all engines."""
@@ -69,6 +98,7 @@ class Split(NamedTuple):
     """`engines`: data-parallel ones, whose ranks share every expert's matrices (fused_moe/config.py:
     flatten_tp_across_dp_and_pcp) unless `whole_experts`. `refines`: this version makes smaller blocks of an expert's
     scales where ranks cut through them; `kernel`: the card has one for those. `float16`: the model's type is that.
+    `strict`: this version checks the groups of compressed-tensors experts; older ones load them wrong.
     """
 
     engines: int = 1
@@ -76,10 +106,11 @@ class Split(NamedTuple):
     refines: bool = True
     kernel: bool = True
     float16: bool = False
+    strict: bool = True
 
 
-def split_of(model: Model, settings: Settings, *, refines: bool) -> Split:
-    """How these settings share a model out. `refines`: see Split."""
+def split_of(model: Model, settings: Settings, *, refines: bool, strict: bool) -> Split:
+    """How these settings share a model out. `refines`, `strict`: see Split."""
     known = settings.capability > (0, 0)
     dtype = settings.dtype
     if dtype == "auto":  # config/model.py: _resolve_auto_dtype
@@ -90,14 +121,13 @@ def split_of(model: Model, settings: Settings, *, refines: bool) -> Split:
         refines=refines,
         kernel=not (known and settings.capability < _FP8_IN_TRITON),
         float16=dtype in _FLOAT16,
+        strict=strict,
     )
 
 
 def division_refusals(model: Model, ranks: int, split: Split = Split()) -> list[Refusal]:  # noqa: B008 # a value
     """At most one, the first that the engine would meet."""
-    if ranks == 1 and (split.engines == 1 or split.whole_experts):
-        return []
-    parts = _parts(Same(model), split.float16, split.whole_experts)
+    parts = _parts(Same(model), split.float16)
     broken = next((part for part in parts if not part.holds(split, ranks)), None)
     if broken is not None:
         return [_refused(parts, broken, split, ranks)]
@@ -120,7 +150,7 @@ def largest_divisor(number: int, limit: int) -> int:
 
 
 def _refused(parts: tuple[Shared, ...], broken: Shared, split: Split, ranks: int) -> Refusal:
-    cut = ranks * split.engines if broken.experts else ranks
+    cut = broken.shares(split, ranks)
     figures = {"size": broken.size, "part": broken.size // cut, "piece": broken.piece, "ranks": cut}
     code, words = broken.code, broken.refused
     if broken.refines(split, cut):  # fused_moe/oracle/fp8.py: select_fp8_moe_backend, before the blocks are validated
@@ -130,6 +160,8 @@ def _refused(parts: tuple[Shared, ...], broken: Shared, split: Split, ranks: int
             "cut through blocks of {piece}; the kernel that takes smaller ones needs compute capability 8.9)"
         )
     fix = f"use --tensor-parallel-size {_ranks_that_work(parts, split, ranks)}"
+    if not broken.holds(split._replace(engines=1), 1):
+        return Refusal(code, words.format(**figures), "serve the model in another format: no number of ranks helps")
     if broken.experts and split.engines > 1:  # fewer ranks of each engine may not be enough, whole experts are
         fix = "use --enable-expert-parallel, or another --data-parallel-size"
     return Refusal(code, words.format(**figures), fix)
@@ -148,15 +180,14 @@ def _divisors(number: int) -> set[int]:
 
 
 @lru_cache(maxsize=_MODELS_KEPT)
-def _parts(same: "Same[Model]", exllama: bool, whole_experts: bool) -> tuple[Shared, ...]:
+def _parts(same: "Same[Model]", exllama: bool) -> tuple[Shared, ...]:
     """All that ranks share, in the order in which the engine builds it, each once. `exllama`: that kernel may run
     integers of any cut."""
     model = same.value
     found = [*_heads(model), *_vocabulary(model)]
     for index, layer, weights in _distinct_layers(model):
         found += _caches(layer)
-        shared = _matrices(model, index, weights, exllama=exllama)
-        found += [part for part in shared if not (part.experts and whole_experts)]
+        found += _matrices(model, index, weights, exllama=exllama)
     return tuple(dict.fromkeys(found))
 
 
@@ -251,33 +282,92 @@ def _is_compressed(model: Model) -> bool:
 
 
 def _quantised_experts(matrix: Matrix, last: str, stored: "Format", quantization: "Quantization") -> Iterator[Shared]:
-    """quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe, unless smaller blocks are made instead."""
-    known = stored.block is not None and stored.bits == 8 and quantization.method in _BLOCKS_VALIDATED
-    if last != "down_proj" or not known or stored.block is None:
+    """Of one expert: its width, which ranks share, and the model's own, which they do not."""
+    if last != "down_proj":
         return
-    rows, columns = stored.block
-    refined = gcd(rows, columns, matrix.rows) if quantization.method == "fp8" else 0
+    if stored.block is not None and stored.bits == 8 and quantization.method in _BLOCKS_VALIDATED:
+        yield from _blocks_of_experts(matrix, stored.block, refined=quantization.method == "fp8")
+    elif stored.name.startswith("int") and stored.group > 0:
+        yield from _groups_of_experts(matrix, stored, quantization.method)
+    elif stored.name == "mxfp8" and quantization.method.startswith("modelopt"):  # ModelOptMxFp8FusedMoE: create_weights
+        if matrix.rows % stored.group:
+            words = f"MXFP8 MoE requires hidden_size divisible by {stored.group}, got {matrix.rows}."
+            yield _never(matrix.columns, words)
+        words = "MXFP8 MoE requires intermediate_size_per_partition divisible by {piece}, got {part}."
+        yield _expert_groups(matrix.columns, stored.group, words)
+
+
+def _blocks_of_experts(matrix: Matrix, block: tuple[int, int], *, refined: bool) -> Iterator[Shared]:
+    """quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe, unless smaller blocks are made instead."""
+    rows, columns = block
+    common = gcd(rows, columns, matrix.rows) if refined else 0
+    code = "quantised_block_not_divisible"
     words = "The output_size of gate's and up's weight = {part} is not divisible by weight quantization block_n = "
-    yield Shared(
-        "quantised_block_not_divisible", matrix.columns, rows, words + "{piece}.", refined=refined, experts=True
-    )
+    yield Shared(code, matrix.columns, rows, words + "{piece}.", refined=common, experts=True, alone=True)
     words = "The input_size of down's weight = {part} is not divisible by weight quantization block_k = {piece}."
-    yield Shared("quantised_block_not_divisible", matrix.columns, columns, words, refined=refined, experts=True)
+    yield Shared(code, matrix.columns, columns, words, refined=common, experts=True)
+
+
+def _groups_of_experts(matrix: Matrix, stored: "Format", method: str) -> Iterator[Shared]:
+    """Integers with a scale for each group; Marlin takes no cut that the other kernel does not."""
+    code = "quantised_block_not_divisible"
+    if method in _GROUPS_HALVED:
+        words = "AssertionError: assert group_size >= 32 ({part} channels of a rank, groups of {piece})"
+        yield Shared(code, matrix.columns, stored.group, words, halved=matrix.rows, experts=True, alone=True)
+    if method != "compressed-tensors":
+        return
+    if matrix.rows % stored.group:
+        words = "CompressedTensors WNA16 MoE requires hidden_size "
+        words += f"({matrix.rows}) to be divisible by group_size ({stored.group})."
+        yield _never(matrix.columns, words, strict=True)
+    words = (
+        "CompressedTensors WNA16 MoE with static group scales requires the MoE intermediate size per tensor-parallel "
+        "partition ({part}) to be divisible by group_size ({piece}). Scale groups would otherwise cross TP shard "
+        "boundaries; use a compatible TP size or enable expert parallelism."
+    )
+    yield _expert_groups(matrix.columns, stored.group, words, strict=True)
+    if stored.zero_bits:
+        words = (
+            "CompressedTensors WNA16 MoE: gate+up output channels per TP rank (2 * intermediate_size_per_partition = "
+            "{part}) must be divisible by packed_factor ({piece})."
+        )
+        yield _expert_groups(2 * matrix.columns, _WORD_BITS // stored.bits, words, strict=True)
+
+
+def _expert_groups(size: int, piece: int, words: str, *, strict: bool = False) -> Shared:
+    """Pieces that every rank must have whole, also a single one."""
+    return Shared("quantised_block_not_divisible", size, piece, words, experts=True, alone=True, strict=strict)
+
+
+def _never(size: int, words: str, *, strict: bool = False) -> Shared:
+    """What no number of ranks has: the model's own width is no multiple of what its format needs."""
+    return _expert_groups(size, size + 1, words, strict=strict)
 
 
 def _quantised(
     matrix: Matrix, last: str, stored: "Format", quantization: "Quantization", *, exllama: bool
 ) -> Iterator[Shared]:
-    if stored.block is not None and stored.bits == 8:  # quantization/utils/fp8_utils.py: validate_fp8_block_shape
+    code = "quantised_block_not_divisible"
+    modelopt = quantization.method.startswith("modelopt")
+    if modelopt and stored.name in _LEAST_INPUT and last in _BY_INPUT:
+        words = "MXFP8 requires input size divisible by {piece}, got {part}"
+        if stored.name == "nvfp4":
+            words = "Unsupported model when in features size is not multiple of {piece} ({part} of a rank)"
+        yield Shared(code, matrix.columns, _LEAST_INPUT[stored.name], words, alone=True)
+    elif modelopt and stored.block is not None:  # its last block of outputs may be partial
+        if last in _BY_INPUT:
+            words = "FP8_PB_WO requires in divisible by {piece}, got {part}"
+            yield Shared(code, matrix.columns, stored.block[1], words, alone=True)
+    elif stored.block is not None and stored.bits == 8:  # quantization/utils/fp8_utils.py: validate_fp8_block_shape
         rows, columns = stored.block
         if last in _BY_INPUT:
             words = (
                 "Weight input_size_per_partition = {part} is not divisible by weight quantization block_k = {piece}."
             )
-            yield Shared("quantised_block_not_divisible", matrix.columns, columns, words)
+            yield Shared(code, matrix.columns, columns, words)
         else:
             words = "Weight output_partition_size = {part} is not divisible by weight quantization block_n = {piece}."
-            yield Shared("quantised_block_not_divisible", matrix.rows, rows, words)
+            yield Shared(code, matrix.rows, rows, words)
     elif stored.name.startswith("int") and 0 < stored.group < matrix.columns and last in _BY_INPUT:
         words = (  # kernels/linear/__init__.py: choose_mp_linear_kernel; all but Exllama
             "Failed to find a kernel that can implement the WNA16 linear layer. Reasons: in_features per partition "
@@ -290,4 +380,4 @@ def _quantised(
             )
             exllama = False
         if not exllama:
-            yield Shared("quantised_block_not_divisible", matrix.columns, stored.group, words)
+            yield Shared(code, matrix.columns, stored.group, words)

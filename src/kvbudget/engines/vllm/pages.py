@@ -37,9 +37,11 @@ from kvbudget.model.same import Same
 from kvbudget.pool.groups import Content
 
 DEFAULT_BLOCK_SIZE = 16  # config/cache.py: DEFAULT_BLOCK_SIZE
-# v1/attention/backends: get_supported_kernel_block_sizes of FlashAttention (multiples of 16), FlashMLA (exactly 64)
+# v1/attention/backends: get_supported_kernel_block_sizes of FlashAttention (multiples of 16), of FlashMLA, which the
+# rule takes where no card is named (kernels.py), and of indexers
 ATTENTION_KERNEL_BLOCK = 16
 LATENT_KERNEL_BLOCK = 64
+_INDEXER_KERNEL_BLOCK = 64
 _SPARSE_KERNEL_BLOCK = 128  # models/minimax_m3/common/sparse_attention.py
 _POOLED_KERNEL_ENTRIES = 32  # v1/attention/backends/mla/indexer.py: Glm5NextIndexerBackend, the smallest
 _STRIDE_ENTRIES = 64  # and the largest, that of other indexers too
@@ -65,6 +67,7 @@ class Ranks(NamedTuple):
     max_model_len: int
     batched_tokens: int
     sm100: bool  # a GPU of compute capability 10.x
+    latent_block: int = LATENT_KERNEL_BLOCK
     asked_block_size: int = 0
     aligned_states: bool = True  # see versions.Traits
     checkpoint_states: bool = True
@@ -79,22 +82,24 @@ def packs(model: Model) -> bool:
     )
 
 
-def kernel_block(model: Model, *, sm100: bool = False) -> int:
-    """Smallest block that all attention kernels of this model take; a block is a multiple of it."""
+def kernel_block(model: Model, *, sm100: bool = False, latent_block: int = LATENT_KERNEL_BLOCK) -> int:
+    """Smallest block that all attention kernels of this model take; a block is a multiple of it. `latent_block`: see
+    kernels.py."""
     caches = caches_of(model)
     if any(isinstance(cache, Compressed) for cache in caches):
         return kernel_block_of(model.model_type, sm100=sm100)
     latent = any(isinstance(cache, Latent) for cache in caches)
     indexers = [cache for cache in caches if isinstance(cache, Indexer)]
     if latent or (indexers and not indexers[0].plain):
-        return max([LATENT_KERNEL_BLOCK, *(_POOLED_KERNEL_ENTRIES * c.tokens_per_key for c in indexers)])
+        smallest = latent_block if latent else _INDEXER_KERNEL_BLOCK
+        return max([smallest, *(_POOLED_KERNEL_ENTRIES * c.tokens_per_key for c in indexers if c.tokens_per_key > 1)])
     return _SPARSE_KERNEL_BLOCK if any(c.tokens_per_key == 1 for c in indexers) else ATTENTION_KERNEL_BLOCK
 
 
 def block_size_of(model: Model, ranks: Ranks, asked: int | None) -> int:
     """Tokens in a block of attention layers: what was asked, the kernels' own, and larger where a recurrent state must
     fit into an attention page."""
-    kernel = kernel_block(model, sm100=ranks.sm100)
+    kernel = kernel_block(model, sm100=ranks.sm100, latent_block=ranks.latent_block)
     size = asked or max(DEFAULT_BLOCK_SIZE, kernel)
     if any(isinstance(cache, Compressed) for cache in caches_of(model)) and size % kernel:
         size = kernel  # refused anyway; a smaller block would hold no vector

@@ -7,14 +7,19 @@ from kvbudget.engines.rule import Refusal
 from kvbudget.model.layers import Attention, Latent, State
 from kvbudget.model.read import Model
 
+# Every block and group of published formats divides it, so that one rank has whole ones of such widths.
+_ANY_BLOCK = 256
 
-def parallel_refusals(model: Model, settings: Settings, *, refines: bool = True) -> list[Refusal]:
+
+def parallel_refusals(model: Model, settings: Settings, *, refines: bool = True, strict: bool = True) -> list[Refusal]:
     """config/model.py: verify_with_parallel_config; config/parallel.py; assertions of the model classes.
 
-    `refines`: see divisions.py.
+    `refines`, `strict`: see divisions.py; `strict` is of the version that was read.
     """
     ranks, shards = settings.tensor_parallel_size, settings.decode_context_parallel_size
-    found = _division_refusals(model, settings, refines=refines) if ranks * settings.data_parallel_size > 1 else []
+    found = []
+    if ranks * settings.data_parallel_size > 1 or _is_cut_oddly(model):
+        found = _division_refusals(model, settings, refines=refines, strict=strict)
     caches = [cache for layer in dict.fromkeys(model.layers) for cache in layer.caches]
     if settings.pipeline_parallel_size > 1 and any(isinstance(c, State) and c.replicated for c in caches):
         found.append(  # model_executor/models/config.py: Qwen4ExpForConditionalGenerationConfig
@@ -25,46 +30,31 @@ def parallel_refusals(model: Model, settings: Settings, *, refines: bool = True)
                 "leave --pipeline-parallel-size out and raise --tensor-parallel-size",
             )
         )
-    found += _draft_refusals(settings)
+    found += _draft_refusals(model, settings, exact=strict)
     if shards > 1:
         found += _context_parallel_refusals(model, caches, ranks, shards)
     return found
 
 
-def _division_refusals(model: Model, settings: Settings, *, refines: bool) -> list[Refusal]:
-    from kvbudget.engines.vllm.divisions import division_refusals, split_of  # one rank needs none of it
+def _is_cut_oddly(model: Model) -> bool:
+    """Whether one rank alone may have a part of a quantised matrix that its format does not take."""
+    widths = model.hidden_size, model.intermediate_size, model.expert_intermediate_size
+    return model.quantization is not None and any(width % _ANY_BLOCK for width in widths)
 
-    return division_refusals(model, settings.tensor_parallel_size, split_of(model, settings, refines=refines))
+
+def _division_refusals(model: Model, settings: Settings, *, refines: bool, strict: bool) -> list[Refusal]:
+    from kvbudget.engines.vllm.divisions import division_refusals, split_of  # most single ranks need none of it
+
+    split = split_of(model, settings, refines=refines, strict=strict)
+    return division_refusals(model, settings.tensor_parallel_size, split)
 
 
-def _draft_refusals(settings: Settings) -> list[Refusal]:
-    speculation = settings.speculation
-    if speculation is None:
+def _draft_refusals(model: Model, settings: Settings, *, exact: bool) -> list[Refusal]:
+    if settings.speculation is None:
         return []
-    found = []
-    ranks, asked = settings.tensor_parallel_size, speculation.draft_tensor_parallel_size
-    if asked not in (0, 1, ranks):  # config/speculative.py: _verify_and_get_draft_tp
-        found.append(
-            Refusal(
-                "draft_tensor_parallel",
-                f"speculative_draft_tensor_parallel_size={asked} cannot be other value than 1 or target model "
-                "tensor_parallel_size",
-                f"leave draft_tensor_parallel_size out of --speculative-config, or give {ranks}",
-            )
-        )
-    if speculation.method == "draft_model" and settings.pipeline_parallel_size > 1:
-        # The draft is built on the last stage alone (v1/worker/gpu/model_runner.py), by a model class that takes its
-        # layers and its input from the pipeline group of all stages (models/utils.py: make_layers, get_pp_group): it
-        # has only the last part of its layers there, and its first run, when memory is profiled, finds no input.
-        found.append(
-            Refusal(
-                "draft_model_pipeline",
-                "AssertionError: assert intermediate_tensors is not None (the draft model runs on the last pipeline "
-                "stage alone, and waits there for the output of a stage before it)",
-                "leave --pipeline-parallel-size out, or speculate with eagle, eagle3, mtp or ngram",
-            )
-        )
-    return found
+    from kvbudget.engines.vllm.speculation import speculation_refusals  # most plans have none
+
+    return speculation_refusals(model, settings, settings.speculation, exact=exact)
 
 
 def _context_parallel_refusals(model: Model, caches: Sequence[object], ranks: int, shards: int) -> list[Refusal]:

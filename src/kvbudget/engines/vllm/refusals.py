@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Pool, Refusal, Stage
-from kvbudget.engines.vllm.pages import caches_of, kernel_block
+from kvbudget.engines.vllm.pages import LATENT_KERNEL_BLOCK, caches_of, kernel_block
 from kvbudget.engines.vllm.parallel import parallel_refusals
 from kvbudget.engines.vllm.versions import Traits
-from kvbudget.model.layers import Compressed, State
+from kvbudget.model.layers import Compressed, Latent, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import GIB
@@ -27,7 +27,7 @@ def refusals_of(
     version: tuple[int, int, int],
 ) -> list[Refusal]:
     """All of them; empty when it would start. `version`: (0, 32, 0), which decides words."""
-    found = parallel_refusals(model, settings, refines=traits.refined_blocks)
+    found = parallel_refusals(model, settings, refines=traits.refined_blocks, strict=traits.exact)
     found += _length_refusals(model, settings)
     found += _batch_refusals(settings)
     found += _block_size_refusals(model, settings)
@@ -61,7 +61,9 @@ def _batch_refusals(settings: Settings) -> list[Refusal]:
 
 
 def _block_size_refusals(model: Model, settings: Settings) -> list[Refusal]:
-    kernel = kernel_block(model, sm100=settings.sm100)  # v1 worker utils.py: select_common_block_size
+    kernel = kernel_block(
+        model, sm100=settings.sm100, latent_block=settings.latent_block
+    )  # v1 worker utils.py: select_common_block_size
     states = any(isinstance(cache, State) for cache in caches_of(model))
     size = settings.block_size if states else settings.asked_block_size or settings.block_size
     if size % kernel == 0:
@@ -73,6 +75,15 @@ def _block_size_refusals(model: Model, settings: Settings) -> list[Refusal]:
                 "block_size_unsupported",
                 f"ZeroDivisionError: integer division or modulo by zero (a block of {size} tokens holds none of the "
                 f"vectors that {shared} tokens share)",
+                f"--block-size must be a multiple of {kernel}",
+            )
+        ]
+    if settings.latent_block < LATENT_KERNEL_BLOCK and any(isinstance(cache, Latent) for cache in caches_of(model)):
+        return [
+            Refusal(
+                "block_size_unsupported",
+                f"No valid attention backend found for cuda with block_size={size}, use_mla=True. Reasons: "
+                "{TRITON_MLA: [block_size not supported]}.",
                 f"--block-size must be a multiple of {kernel}",
             )
         ]

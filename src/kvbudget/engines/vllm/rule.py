@@ -11,12 +11,13 @@ from kvbudget.engines.vllm.devices import capability_of, device_refusals
 from kvbudget.engines.vllm.formats import common_element_bytes, element_bytes, kv_format, state_bytes
 from kvbudget.engines.vllm.layout import promotion_refusal, stage_layouts
 from kvbudget.engines.vllm.lengths import Need, largest_length
-from kvbudget.engines.vllm.pages import Ranks, block_size_of, caches_of
+from kvbudget.engines.vllm.pages import LATENT_KERNEL_BLOCK, Ranks, block_size_of, caches_of
 from kvbudget.engines.vllm.refusals import refusals_of, whole_model_refusals
 from kvbudget.engines.vllm.versions import numbers_of, traits_of
-from kvbudget.errors import BadValueError, UnsupportedError
-from kvbudget.model.layers import Attention, State
+from kvbudget.errors import BadValueError
+from kvbudget.model.layers import Attention, Latent, State
 from kvbudget.model.read import Model
+from kvbudget.model.same import Same
 from kvbudget.pool.groups import Layout
 from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
 
@@ -25,8 +26,7 @@ from kvbudget.units import GIB, Blocks, Bytes, Tokens, whole_blocks
 _USUAL_CONTEXT, _LEAST_CONTEXT = 51 * GIB // 100, GIB // 4
 NULL_BLOCKS = 1  # v1/core/block_pool.py: one block is never given out
 _UNLIMITED = Blocks(10**15)  # a stage without caches; the refusals say that there can be none
-# config/speculative.py: methods by where their draft tokens come from
-_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+# config/speculative.py
 _WITH_TARGET_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")  # use_eagle
 _SYNCHRONOUS = ("ngram", "suffix", "medusa", "mlp_speculator", "custom_class")  # async scheduling is off by default
 
@@ -55,7 +55,7 @@ class Vllm:
                 "a stage would hold none",
                 fix=f"at most {len(model.layers)}",
             )
-        speculation = _speculation(model, flags)
+        speculation = _speculation(model, flags, exact=self.traits.exact)
         auto = flags.max_model_len == AUTO_LENGTH
         asked = None if auto else flags.max_model_len
         length = asked or model.max_model_len
@@ -114,6 +114,7 @@ class Vllm:
             data_parallel_size=flags.data_parallel_size,
             expert_parallel=flags.enable_expert_parallel,
             sm100=sm100,
+            latent_block=self._latent_block(model, dtype, flags.block_size or 0, device_name),
             capability=capability,
             dtype=flags.dtype,
             asked_block_size=flags.block_size or 0,
@@ -122,6 +123,13 @@ class Vllm:
         )
         block_size = block_size_of(model, self._ranks(settings), flags.block_size)
         return settings._replace(block_size=Tokens(block_size))
+
+    def _latent_block(self, model: Model, kv_format: str, asked: int, device_name: str) -> Tokens:
+        if not device_name or not _has(model, Latent):
+            return Tokens(LATENT_KERNEL_BLOCK)
+        from kvbudget.engines.vllm.kernels import latent_block  # most models have no latents
+
+        return Tokens(latent_block(Same(model), device_name, kv_format, asked, self.traits.exact))
 
     def usable_memory(self, total: int, settings: Settings) -> Bytes:
         """Share of the TOTAL memory that the engine may use (v1 worker utils.py: request_memory)."""
@@ -263,6 +271,7 @@ class Vllm:
             max_model_len=settings.max_model_len,
             batched_tokens=settings.max_num_batched_tokens,
             sm100=settings.sm100,
+            latent_block=settings.latent_block,
             asked_block_size=settings.asked_block_size,
             aligned_states=self.traits.aligned_states,
             checkpoint_states=self.traits.checkpoint_states,
@@ -280,34 +289,12 @@ def _tokens(layout: Layout, blocks: int) -> int:
     return blocks // len(layout.groups) * min(group.block_size for group in layout.groups)
 
 
-def _speculation(model: Model, flags: EngineFlags) -> Speculation | None:
-    """The method by its present name, with the draft that it needs."""
-    asked = flags.speculation
-    if asked is None:
+def _speculation(model: Model, flags: EngineFlags, *, exact: bool) -> Speculation | None:
+    if flags.speculation is None:
         return None
-    method = "mtp" if asked.method.endswith("_mtp") else asked.method
-    if method in _WITHOUT_CACHE:
-        return asked._replace(method=method, draft=None)
-    if method == "mtp":
-        if asked.draft is None and not model.draft_layers:
-            raise UnsupportedError(
-                f"--speculative-config method mtp: {model.model_type} has no multi-token-prediction module that is "
-                "known here",
-                fix="give its draft model's folder as model, or leave --speculative-config out",
-            )
-        modules = len((asked.draft or model).draft_layers)
-        # config/speculative.py: use_multi_module_mtp
-        return asked._replace(method=method, modules=min(modules or 1, asked.num_speculative_tokens))
-    if method in ("eagle", "eagle3", "draft_model", "dflash", "dspark"):
-        if asked.draft is None:
-            raise BadValueError(
-                f"--speculative-config method {method} needs a draft model", fix='add "model": "FOLDER" to it'
-            )
-        return asked._replace(method=method)
-    raise UnsupportedError(
-        f"--speculative-config: method {method[:40]!r} is unknown",
-        fix=f"use one of {', '.join((*_WITHOUT_CACHE, 'mtp', 'eagle', 'eagle3', 'draft_model', 'dflash', 'dspark'))}",
-    )
+    from kvbudget.engines.vllm.speculation import settled  # most plans have none
+
+    return settled(model, flags.speculation, exact=exact)
 
 
 def _turns_off_hybrid(model: Model, speculation: Speculation | None) -> bool:

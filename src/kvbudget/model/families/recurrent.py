@@ -6,7 +6,6 @@ and of the getattr defaults in vLLM 0.32's model file for Bailing, whose class s
 
 from collections.abc import Mapping
 
-from kvbudget.model.convolved import convolved_drafts, convolved_layers
 from kvbudget.model.families.family import Family, sizes
 from kvbudget.model.hybrids import (
     bamba_layers,
@@ -26,8 +25,6 @@ from kvbudget.model.hybrids import (
 )
 from kvbudget.model.latent import latent_drafts
 from kvbudget.model.latent_hybrids import bailing_layers, kimi_linear_layers
-from kvbudget.model.plamo import plamo2_layers
-from kvbudget.model.pooled import pooled_drafts, pooled_latent_drafts, pooled_latent_layers, pooled_layers
 
 _MAMBA = Family(
     {
@@ -50,7 +47,7 @@ _MAMBA2_MIXER: dict[str, object] = {
     "mamba_d_conv": 4,
     "mamba_expand": 2,
 }
-_DELTA_NET: dict[str, object] = {
+DELTA_NET: dict[str, object] = {
     "head_dim": 256,
     "full_attention_interval": 4,
     "linear_conv_kernel_dim": 4,
@@ -61,7 +58,7 @@ _DELTA_NET: dict[str, object] = {
     # vLLM 0.32 `qwen3_next_mtp.py`, `qwen3_5_mtp.py`: one layer when the key is missing
     "num_nextn_predict_layers": 1,
 }
-_QWEN3_5_SPELLING = {"num_nextn_predict_layers": "mtp_num_hidden_layers"}
+QWEN3_5_SPELLING = {"num_nextn_predict_layers": "mtp_num_hidden_layers"}
 _NEMOTRON_H = Family(
     sizes(
         52,
@@ -86,35 +83,6 @@ _NEMOTRON_H = Family(
     spelling={"n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv"},  # the class takes both spellings
     layers=nemotron_h_layers,
     draft_layers=nemotron_h_drafts,
-)
-_GLM5_NEXT = Family(
-    sizes(
-        45,
-        4096,
-        64,
-        64,
-        12288,
-        154880,
-        1048576,
-        kv_lora_rank=512,
-        qk_nope_head_dim=256,
-        qk_rope_head_dim=0,
-        v_head_dim=256,
-        index_head_dim=128,
-        index_kpool=16,
-        full_attention_interval=4,
-        linear_head_dim=128,
-        linear_num_heads=64,
-        linear_conv_kernel_dim=4,
-    ),
-    layers=pooled_latent_layers,
-    draft_layers=pooled_latent_drafts,
-)
-# vLLM 0.32 models/inkling/configs.py; its other defaults are not those of the published config class
-_INKLING = Family(
-    {"sliding_window_size": 512, "conv_kernel_size": 4, "vocab_size": 201024},
-    layers=convolved_layers,
-    draft_layers=convolved_drafts,
 )
 _MINIMAX = Family(sizes(32, 4096, 32, 8, 14336, 32000, 131072, head_dim=None), layers=lightning_layers)
 
@@ -213,7 +181,7 @@ RECURRENT: Mapping[str, Family] = {
             5632,
             151936,
             32768,
-            **_DELTA_NET,
+            **DELTA_NET,
             moe_intermediate_size=512,
             shared_expert_intermediate_size=512,
             num_experts=512,
@@ -223,20 +191,18 @@ RECURRENT: Mapping[str, Family] = {
         draft_layers=delta_net_drafts,
     ),
     "qwen3_5_text": Family(
-        sizes(32, 4096, 16, 4, 12288, 248320, 32768, **_DELTA_NET),
-        spelling=_QWEN3_5_SPELLING,
+        sizes(32, 4096, 16, 4, 12288, 248320, 32768, **DELTA_NET),
+        spelling=QWEN3_5_SPELLING,
         layers=delta_net_layers,
         draft_layers=delta_net_drafts,
     ),
     "qwen3_5_moe_text": Family(
-        sizes(40, 2048, 16, 2, None, 248320, 32768, **_DELTA_NET),
-        spelling=_QWEN3_5_SPELLING,
+        sizes(40, 2048, 16, 2, None, 248320, 32768, **DELTA_NET),
+        spelling=QWEN3_5_SPELLING,
         layers=delta_net_layers,
         draft_layers=delta_net_drafts,
     ),
     "olmo_hybrid": Family(sizes(32, 3840, 30, None, 11008, 100352, 65536), layers=olmo_hybrid_layers),
-    # its config class ships in the checkpoint
-    "plamo2": Family({}, layers=plamo2_layers),
     "minimax": _MINIMAX,
     "minimax_text_01": _MINIMAX,
     "minimax_m1": _MINIMAX,
@@ -255,27 +221,5 @@ RECURRENT: Mapping[str, Family] = {
         },
         layers=bailing_layers,
         draft_layers=latent_drafts,
-    ),
-    "glm5_next": _GLM5_NEXT,
-    "glm5_next_text": _GLM5_NEXT,
-    "inkling_model": _INKLING,
-    "inkling_text": _INKLING,
-    "qwen4_exp_text": Family(
-        sizes(
-            40,
-            2048,
-            16,
-            2,
-            None,
-            248320,
-            32768,
-            **_DELTA_NET,
-            hc_count=4,
-            ple_conv_kernel_size=4,
-            ngram_size=3,
-        ),
-        spelling=_QWEN3_5_SPELLING,
-        layers=pooled_layers,
-        draft_layers=pooled_drafts,
     ),
 }

@@ -23,13 +23,14 @@ _LARGEST_CHOICES = 64
 class Names:
     """A list of module names, indexed by layer. Raises UnsupportedError for an expression that cannot be read."""
 
-    __slots__ = ("_anywhere", "_by_layer", "_globs", "_known", "_of_layer", "_starts")
+    __slots__ = ("_alike", "_anywhere", "_by_layer", "_globs", "_known", "_of_layer", "_starts")
 
     def __init__(self, patterns: Iterable[object]) -> None:
         self._of_layer: dict[int, list[str]] = {}
         self._globs: list[str] = []
         self._anywhere: list[str] = []
         self._known: dict[tuple[bool, int, str], bool] = {}
+        self._alike: dict[tuple[int, tuple[str, ...]], int] = {}
         self._by_layer = False
         self._starts: dict[str, int] = {}  # of layer numbers that a glob tells apart (`layers.1*`)
         for pattern in patterns:
@@ -64,8 +65,13 @@ class Names:
         return bool(self._of_layer or self._globs or self._anywhere)
 
     def apart(self, layer: int) -> int:
-        """The layer where the list treats it otherwise than others, -1 for all that it treats alike."""
-        return layer if self._by_layer or layer in self._of_layer else self._start(layer)
+        """Equal for layers that the list treats alike: the first asked of those that it names with the same parts of
+        theirs, below 0 for those that it does not name."""
+        if self._by_layer:
+            return layer
+        start = self._start(layer)
+        own = self._of_layer.get(layer)
+        return start if own is None else self._alike.setdefault((start, tuple(own)), layer)
 
     def _start(self, layer: int) -> int:
         """Below 0, and equal for layers whose numbers begin alike as far as the globs look."""

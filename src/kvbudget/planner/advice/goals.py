@@ -59,7 +59,7 @@ GOALS = {
     ),
     "gpus": Goal("fewest GPUs", fewest_gpus),
 }
-_COUNTED = ("concurrency", "gpus")
+_COUNTED = "concurrency"
 # llama.cpp's --ctx-size is of all slots together, the answer of one.
 _OF_A_SLOT = {"max-model-len": "longest context of a slot"}
 
@@ -84,9 +84,11 @@ def solved(plan: Plan, goal: str, wish: Wish) -> Solved:
     """One goal, everything else as the plan has it. The wish is of all engines of --data-parallel-size together, and so
     is the answer where it counts requests or cards; other answers are of each."""
     engines = plan.request.flags.data_parallel_size
-    found = GOALS[goal].solve(plan.request, wish._replace(concurrency=-(-wish.concurrency // engines)))
+    whole = goal == "gpus"  # which is solved over the engines too
+    share = wish.concurrency if whole else -(-wish.concurrency // engines)
+    found = GOALS[goal].solve(plan.request, wish._replace(concurrency=share))
     notes = [found.note] if found.note else []
-    if engines > 1 and goal in _COUNTED and isinstance(found.value, int):
+    if engines > 1 and goal == _COUNTED and isinstance(found.value, int):
         found = found._replace(value=found.value * engines)
         notes.append(f"on {engines} engines")
     if found.plan is not None and goal != "max-num-seqs":

@@ -4,8 +4,9 @@ llama.cpp's --ctx-size is the context of all slots together: half of it is half 
 """
 
 from kvbudget.planner.request import Plan, PlanRequest
+from kvbudget.planner.room import CELLS, MOST_SLOTS
 
-_CELLS = 256  # src/llama-context.cpp: a slot's cells come in multiples of it
+__all__ = ["CELLS", "MOST_SLOTS", "context_of", "has_slots", "with_context"]
 
 
 def has_slots(plan: Plan) -> bool:
@@ -15,7 +16,7 @@ def has_slots(plan: Plan) -> bool:
 
 def context_of(tokens: int, slots: int) -> dict[str, object]:
     """Fields with which each of `slots` slots has a context of `tokens` of its own."""
-    return {"max_num_seqs": slots, "max_model_len": -(-tokens // _CELLS) * _CELLS * slots}
+    return {"max_num_seqs": slots, "max_model_len": -(-tokens // CELLS) * CELLS * slots}
 
 
 def with_context(request: PlanRequest, tokens: int, slots: int) -> PlanRequest:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvbudget.errors import InputError
-from kvbudget.planner.advice.slots import has_slots, with_context
+from kvbudget.planner.advice.slots import MOST_SLOTS, has_slots, with_context
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.request import Plan, PlanRequest
 from kvbudget.planner.workload.margin import NO_MARGIN, Margin
@@ -17,6 +17,8 @@ from kvbudget.units import Bytes
 
 MOST_PLANS = 96
 MOST_GPUS = 64
+MOST_ENGINES = 4  # beside one another; more than these are planned one by one
+_WITH_COPIES = ("vllm", "sglang")  # --data-parallel-size
 _UTILISATION_STEPS = 100
 _HIGHEST_SHARES = (100, 99, 98, 97, 96, 95, 92, 88)  # hundredths
 _LARGEST_SEQS = 65536
@@ -56,6 +58,7 @@ def capacity(plan: Plan, wish: Wish) -> int:
 def planned(request: PlanRequest, concurrency: int = 1) -> Plan:
     """The plan; where a recurrent model has fewer states than the engine's own default of max_num_seqs, that with
     as many as there are, but no fewer than `concurrency`: nobody asked for the default. Raises as make_plan does."""
+    request = request._replace(trial=True)
     plan = make_plan(request)
     if request.flags.max_num_seqs is not None or not any(f.code == _TOO_FEW_STATES for f in plan.findings):
         return plan
@@ -106,7 +109,8 @@ def largest_max_num_seqs(request: PlanRequest, wish: Wish = ONE_FULL) -> Solved:
     def at(seqs: int) -> PlanRequest:
         return with_context(request, tokens, seqs) if tokens else _with_flags(request, max_num_seqs=seqs)
 
-    found = _Search(at, wish, lambda seqs, wish: wish._replace(concurrency=seqs)).largest(1, _LARGEST_SEQS)
+    most = MOST_SLOTS if has_slots(plan) else _LARGEST_SEQS
+    found = _Search(at, wish, lambda seqs, wish: wish._replace(concurrency=seqs)).largest(1, most)
     now = min(capacity(plan, wish), plan.settings.max_num_seqs)
     if found.value is None or tokens or not starts(plan) or now >= found.value:
         return found
@@ -166,40 +170,62 @@ def smallest_kv_cache_memory(request: PlanRequest, wish: Wish = ONE_FULL) -> Sol
 
 
 def fewest_gpus(request: PlanRequest, wish: Wish = ONE_FULL, most_gpus: int = MOST_GPUS) -> Solved:
-    """Fewest cards of the request's kind for one engine: tensor parallel sizes that divide the attention heads, with
-    as many pipeline stages as needed; fewer stages first, they cost no bubbles."""
-    heads, layers = request.model.attention_heads, len(request.model.layers)
+    """Fewest cards of the request's kind: tensor parallel sizes that divide the attention heads, with as many pipeline
+    stages as needed, and up to MOST_ENGINES such engines beside one another. Of as many cards, as many engines as are
+    asked for come first, then fewer, then fewer stages: they are less to run. `wish` is of all engines together."""
     slots = _slots(request, wish)
-    if slots:  # llama.cpp shares layers out, it splits none
-        heads = 1
-    if request.gpu is not None and request.gpu.mig_profile:
-        most_gpus = 1
-    splits = sorted(
-        (tensor * stages, stages, tensor)
-        for tensor in range(1, min(heads, most_gpus) + 1)
-        if heads % tensor == 0
-        for stages in range(1, min(layers, most_gpus // tensor) + 1)
-        if stages & (stages - 1) == 0
-    )
+    single = request.gpu is not None and bool(request.gpu.mig_profile)
+    if single:
+        most_gpus = max(1, request.flags.data_parallel_size)
     base = _with_flags(request._replace(gpus=None), max_num_seqs=_seqs(request, wish))
     if slots:
-        base = with_context(base, wish.length or planned(request).pool.max_model_len, slots)
-    plans, refused = 0, ""
-    for total, stages, tensor in splits[:MOST_PLANS]:
+        plan = planned(request)
+        base = request._replace(gpus=None, flags=request.flags._replace(tensor_split=None))
+        if capacity(plan, wish) < wish.concurrency:
+            base = with_context(base, wish.length or plan.pool.max_model_len, slots)
+    plans, refused, seen = 0, "", most_gpus
+    for total, engines, stages, tensor in _splits(request, most_gpus, slots=bool(slots), single=single):
+        if plans == MOST_PLANS:
+            seen = total - 1
+            break
+        share = -(-wish.concurrency // engines)
+        changes = {
+            "tensor_parallel_size": tensor, "pipeline_parallel_size": stages, "data_parallel_size": engines,
+        }  # fmt: skip
         search = _Search(
-            lambda _, stages=stages, tensor=tensor: _with_flags(  # type: ignore[misc]
-                base, tensor_parallel_size=tensor, pipeline_parallel_size=stages
-            ),
-            wish,
+            lambda _, changes=changes: _with_flags(base, **changes),  # type: ignore[misc]
+            wish._replace(concurrency=share),
         )
         plans += 1
-        plan = search.plan_at(0)
-        if plan is not None and carries(plan, wish):
-            return Solved(total, plan, plans, "" if slots else f"-tp {tensor} -pp {stages}")
+        found = search.plan_at(0)
+        if found is not None and carries(found, wish._replace(concurrency=share)):
+            beside = f" -dp {engines}" if engines > 1 or request.flags.data_parallel_size > 1 else ""
+            return Solved(total, found, plans, "" if slots else f"-tp {tensor} -pp {stages}{beside}")
         refused = search.refused or refused
-    if most_gpus == 1:
+    if single:
         refused = "a process sees one MIG slice only: take a larger slice, or more replicas"
-    return Solved(None, None, plans, refused or f"not on {most_gpus} cards")
+    return Solved(None, None, plans, refused or f"not on {seen} cards")
+
+
+def _splits(request: PlanRequest, most_gpus: int, *, slots: bool, single: bool) -> list[tuple[int, int, int, int]]:
+    """(cards, engines, stages, ranks), in the order in which to try them."""
+    heads, layers = request.model.attention_heads, len(request.model.layers)
+    copies = request.engine.partition("@")[0] in _WITH_COPIES
+    engines_most = max(MOST_ENGINES, request.flags.data_parallel_size) if copies else 1
+    if single:
+        return [(engines, engines, 1, 1) for engines in range(1, most_gpus + 1)]
+    if slots:  # llama.cpp shares layers out over any number of cards, it splits none
+        return [(stages, 1, stages, 1) for stages in range(1, min(layers + 1, most_gpus) + 1)]
+    found = (
+        (engines * tensor * stages, engines, stages, tensor)
+        for engines in range(1, engines_most + 1)
+        for tensor in range(1, min(heads, most_gpus // engines) + 1)
+        if heads % tensor == 0
+        for stages in range(1, min(layers, most_gpus // engines // tensor) + 1)
+        if stages & (stages - 1) == 0
+    )
+    asked = request.flags.data_parallel_size
+    return sorted(found, key=lambda split: (split[0], split[1] != asked, *split[1:]))
 
 
 class _Search:

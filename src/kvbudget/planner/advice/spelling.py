@@ -9,7 +9,7 @@ from kvbudget.units import format_size
 # What steps change, in the order in which people would write it.
 _CHANGED = (
     "max_num_seqs", "max_model_len", "kv_cache_dtype", "value_cache_dtype", "tensor_parallel_size",
-    "pipeline_parallel_size", "decode_context_parallel_size", "data_parallel_size",
+    "pipeline_parallel_size", "decode_context_parallel_size", "data_parallel_size", "gpu_layers",
 )  # fmt: skip
 # Where an engine has no flag for it.
 _IN_WORDS = {

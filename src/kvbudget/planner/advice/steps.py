@@ -6,6 +6,7 @@ are there cost nothing. walk.py plans each step, told.py writes it for people.
 
 from typing import NamedTuple
 
+from kvbudget.engines.registry import engine_named
 from kvbudget.planner.advice.cards import better_splits, cards_of, one_card_only, ranks_of
 from kvbudget.planner.advice.counting import Counting, Numbers, engines_of, held
 from kvbudget.planner.advice.parallel import Parallel, parallel_of
@@ -15,6 +16,7 @@ from kvbudget.planner.advice.spelling import eight_bit_cache, prefix_sharing
 from kvbudget.planner.advice.walk import Step, Walk, with_flags
 from kvbudget.planner.nested import document
 from kvbudget.planner.request import Amount, Plan
+from kvbudget.planner.room import layers_on_cards, more_cards
 from kvbudget.planner.workload.margin import NO_MARGIN, Margin
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.planner.workload.sharing import Sharing
@@ -86,6 +88,7 @@ def _retreat(plan: Plan, counting: Counting, cards: _Cards, sharing: Sharing | N
         walk.let_the_limit_follow()
     _shorten(walk, plan, counting, "quality", "requests that are longer are refused with 400")
     _eight_bit(walk, plan, "halves a 16-bit cache; test the quality of long answers")
+    _fewer_layers(walk, plan)
     if prefix_sharing(plan.engine_name):
         walk.share(sharing)
     walk.refuse()
@@ -179,17 +182,36 @@ def _eight_bit(walk: Walk, plan: Plan, note: str) -> None:
     )
 
 
+def _fewer_layers(walk: Walk, plan: Plan) -> None:
+    """llama.cpp runs on the processor what the cards have no room for."""
+    if not has_slots(plan) or starts(walk.last):
+        return
+    engine = engine_named(plan.request.engine)
+    layers = layers_on_cards(walk.request, engine, walk.last.settings)
+    walk.take(
+        "fewer layers on the cards",
+        walk.spelt(gpu_layers=layers or 0),
+        "speed",
+        "the others and their cache lie in the machine's memory, and run on its processor",
+        lambda request: with_flags(request, gpu_layers=layers or 0),
+        unless="" if layers is not None else "no number of layers is enough",
+    )
+
+
 def _more_cards(walk: Walk, plan: Plan) -> None:
     flags = walk.request.flags
     unless = one_card_only(plan) or ("the pool is given per GPU" if not plan.memory.usable.bytes else "")
     if has_slots(plan):
-        changes = {"pipeline_parallel_size": flags.pipeline_parallel_size * 2}
+        cards = None if starts(walk.last) else more_cards(walk.request, engine_named(plan.request.engine),
+                                                          walk.last.settings)  # fmt: skip
+        changes: dict[str, object] = {"pipeline_parallel_size": cards or flags.pipeline_parallel_size * 2}
+        changes |= {"tensor_split": None} if flags.tensor_split else {}
         note = "layers are shared out, so weights and cache are as well; the cards take turns"
     else:
         changes = {"tensor_parallel_size": flags.tensor_parallel_size * 2}
         note = "weights are split as well, so the pool more than doubles; every token crosses the link between cards"
     walk.take(
-        "twice the cards for one engine",
+        "more cards" if has_slots(plan) else "twice the cards for one engine",
         walk.spelt(**changes),
         "money",
         note,
