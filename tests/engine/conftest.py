@@ -220,12 +220,13 @@ def vllm(start_engine: EngineFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def start_gate(model: Path) -> GateFactory:
-    """Starts a gate before an engine for a `with` block: `start_gate(engine, "--policy=worst-case")`."""
+    """Starts a gate before an engine for a `with` block: `start_gate(engine, "--policy=worst-case")`. Without one it is
+    `trajectory`, whose promises follow from what was declared alone."""
 
     @contextlib.contextmanager
     def start(engine: Engine, *flags: str, name: str = "gate") -> Iterator[Gate]:
         wiring = (f"--backend={engine.url}", f"--tokenizer={model}", "--port=0", "--admin-port=0")
-        command = [str(KVBUDGET), "serve", "--json", *wiring, *flags]
+        command = [str(KVBUDGET), "serve", "--json", *wiring, "--policy=trajectory", *flags]
         gate = Gate(name, command, dict(os.environ))
         try:
             ready = gate.wait_for(lambda: _ready_line(gate.output), GATE_START_S)
@@ -241,7 +242,7 @@ def start_gate(model: Path) -> GateFactory:
 
 @pytest.fixture
 def gate(vllm: Engine, start_gate: GateFactory) -> Iterator[Gate]:
-    """A gate of its own for the test, with the default policy, before the shared engine."""
+    """A gate of its own for the test, with policy `trajectory`, before the shared engine."""
     with start_gate(vllm) as started:
         yield started
 

@@ -15,10 +15,11 @@ SECOND = 10**9
 
 @pytest.fixture
 def make_gate() -> Callable[..., Gate]:
-    """A gate over `blocks` blocks of 16 tokens; worst-case unless told otherwise, no tail after aborts."""
+    """A gate over `blocks` blocks of 16 tokens; worst-case unless told otherwise, no tail after aborts, `learned` from
+    the first request on."""
 
     def make(blocks: int = 10, policy: Policy = Policy.WORST_CASE, **config: object) -> Gate:
-        settings: dict[str, object] = {"abort_tail_ns": 0, "lag_steps": 0, **config}
+        settings: dict[str, object] = {"abort_tail_ns": 0, "lag_steps": 0, "enough_answers": 0.0, **config}
         return Gate(GateConfig(policy=policy, **settings), uniform_layout(16), Blocks(blocks))  # type: ignore[arg-type]
 
     return make

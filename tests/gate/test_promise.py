@@ -77,7 +77,7 @@ def storm(seed: int, layout: Layout, blocks: int, lag_steps: int) -> list[int]:
     rng = Random(seed)
     config = GateConfig(
         policy=Policy.TRAJECTORY, max_context=Tokens(4096), queue_tokens=Tokens(10**9), queue_ns=10**15,
-        prefill_tokens_per_step=STEP_TOKENS, lag_steps=lag_steps,
+        prefill_tokens_per_step=STEP_TOKENS, lag_steps=lag_steps, fair=False,
     )  # fmt: skip
     batch = Batch(Gate(config, layout, Blocks(blocks)))
     for number in range(60):

@@ -71,6 +71,12 @@ def test_the_tokens_that_are_passed_are_those_that_the_next_one_does_not_look_at
     assert chunk.skipped_tokens(computed) == next(t for t in range(computed + 1) if t // window == computed // window)
     assert STATE.skipped_tokens(computed) == max(0, computed - 1)
     assert ALL.skipped_tokens(computed) == 0
+    for group in (sliding, chunk):
+        later = range(computed + 1, computed + 2 * window + 2 * group.block_size + 1)
+        passed = group.skipped_tokens(computed) // group.block_size
+        assert group.passes_at(computed) == next(
+            t for t in later if group.skipped_tokens(t) // group.block_size > passed
+        )
     assert sliding.reuse_blocks == blocks_by_filling(window - 1, block_size)
 
 

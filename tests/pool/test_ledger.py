@@ -58,7 +58,7 @@ def test_what_cannot_be_watched_any_more_counts_at_its_peak() -> None:
     assert ledger.unpaced_peak_blocks == 0
     ledger.lose_pace("a")
     ledger.lose_pace("a")
-    assert (ledger.unpaced_peak_blocks, ledger.paced_courses()) == (2, [])
+    assert (ledger.unpaced_peak_blocks, ledger.batch()) == (2, ([], 2))
 
 
 def test_the_margin_is_kept_back() -> None:

@@ -1,4 +1,4 @@
-"""The gate before the paged engine model: with it nothing is ever preempted; without it the same load is."""
+"""The gate before the paged engine model: with it (almost) nothing is preempted; without it the same load is."""
 
 import random
 from collections.abc import Callable
@@ -72,11 +72,18 @@ def run(seed: int, policy: Policy | None, *, batched_tokens: int = 64, late: int
     return engine, most
 
 
-@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("policy", [Policy.WORST_CASE, Policy.TRAJECTORY])
 @pytest.mark.parametrize("seed", range(6))
-def test_no_policy_ever_lets_the_engine_run_out_of_blocks(seed: int, policy: Policy) -> None:
+def test_no_safe_policy_ever_lets_the_engine_run_out_of_blocks(seed: int, policy: Policy) -> None:
     engine, _ = run(seed, policy)
     assert engine.preemptions == 0
+
+
+def test_the_learned_policy_runs_more_at_once_for_a_small_risk() -> None:
+    """Whoever asks for up to 250 tokens takes half of them on average, and a pool of 48 blocks holds only a few."""
+    learned = [run(seed, Policy.LEARNED) for seed in range(6)]
+    assert sum(most for _, most in learned) > 1.2 * sum(run(seed, Policy.WORST_CASE)[1] for seed in range(6))
+    assert sum(engine.preemptions for engine, _ in learned) <= 0.01 * 6 * 120
 
 
 def test_without_the_gate_the_same_load_is_preempted() -> None:

@@ -1,16 +1,22 @@
+from typing import Any
+
 import pytest
 
 from kvbudget.errors import AccountingError, BadValueError
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
-from kvbudget.simulate.paged_engine import FinishReason, PagedEngine, start_refusal
-from kvbudget.units import Bytes, Tokens
+from kvbudget.simulate.paged_engine import FinishReason, PagedEngine, SchedulingPolicy
+from kvbudget.units import Blocks, Bytes, Tokens
 
 
 def engine(
-    num_blocks: int = 9, max_num_seqs: int = 8, max_num_batched_tokens: int = 64, max_model_len: int = 32
+    num_blocks: int = 9,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    max_model_len: int = 32,
+    **options: Any,
 ) -> PagedEngine:
     """Blocks of 4 tokens; 8 usable ones hold one request of the whole window."""
-    return PagedEngine(uniform_layout(4), num_blocks, max_num_seqs, max_num_batched_tokens, max_model_len)
+    return PagedEngine(uniform_layout(4), num_blocks, max_num_seqs, max_num_batched_tokens, max_model_len, **options)
 
 
 def held(paged: PagedEngine) -> dict[str, int]:
@@ -166,16 +172,75 @@ def test_an_id_in_use_is_refused() -> None:
         paged.add("a", 1, 1)
 
 
-def test_the_start_check_is_the_engines_with_the_null_block_taken_off() -> None:
-    refusal = start_refusal(uniform_layout(16), 128, 2048)
-    assert refusal is not None
-    assert "the estimated maximum model length is 2032" in refusal
-    assert start_refusal(uniform_layout(16), 129, 2048) is None
-    assert "No available memory for the cache blocks" in (start_refusal(uniform_layout(16), 1, 2048) or "")
-    assert "max_model_len" in (start_refusal(uniform_layout(16), 9, 1) or "")
-
-
-@pytest.mark.parametrize("limits", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 0}, {"num_blocks": 8}])
-def test_an_engine_that_could_not_run_does_not_start(limits: dict[str, int]) -> None:
-    with pytest.raises(BadValueError):
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs: 0 is below 1"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens: 0"),
+        ({"num_blocks": 8}, "needed, which is larger than the 7 usable ones"),
+        ({"watermark": 1.0}, "watermark: 1.0 is not a share"),
+        ({"watermark": -0.1}, "watermark: -0.1"),
+        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold: -1"),
+    ],
+)
+def test_an_engine_that_could_not_run_does_not_start(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValueError, match=message):
         engine(**limits)
+
+
+def test_more_keys_than_the_prompt_has_full_blocks_are_refused() -> None:
+    with pytest.raises(BadValueError, match="2 block keys for a prompt of 7 tokens"):
+        engine().add("a", 7, 1, block_keys=(1, 2))
+
+
+def test_the_watermark_stays_free_beside_others_but_who_is_alone_may_take_all() -> None:
+    paged = engine(watermark=0.25)  # two of the blocks
+    paged.add("a", 31, 1)
+    assert paged.step().finished == (("a", FinishReason.LENGTH),)
+    paged.add("b", 4, 9)
+    paged.add("c", 24, 1)  # six of the seven that are left
+    assert paged.schedule().admitted == ("b",)
+    assert paged.waiting == ("c",)
+
+
+def test_by_priority_the_last_in_rank_is_preempted_and_its_part_of_the_step_is_free_for_others() -> None:
+    paged = engine(scheduling_policy=SchedulingPolicy.PRIORITY, max_num_batched_tokens=16)
+    paged.add("last", 13, 9, priority=9)
+    paged.step()
+    paged.add("first", 16, 9, priority=0)
+    for _ in range(2):
+        paged.step()
+    output = paged.schedule()  # "first" needs a block: "last", which has its token in this step already, loses all
+    assert output.preempted == ("last",)
+    assert output.num_scheduled_tokens == {"first": 1}
+    assert output.total_num_scheduled_tokens == 1
+    assert paged.update_from_output(output).produced == ("first",)
+
+
+def test_whose_last_token_was_on_its_way_when_it_was_preempted_ends_while_it_waits() -> None:
+    paged = engine(async_scheduling=True)
+    paged.add("a", 15, 9)
+    paged.add("b", 16, 9, stop_after=1)
+    first = paged.schedule()
+    assert paged.schedule().preempted == ("b",)  # for a token after its prompt: that it has ended is not known yet
+    assert paged.waiting == ("b",)
+    assert paged.update_from_output(first).finished == (("b", FinishReason.STOP),)
+    assert (paged.num_waiting, paged.free_blocks) == (0, 4)
+
+
+def test_states_are_crossed_in_parts_where_no_prompt_may_take_a_whole_block_in_a_step() -> None:
+    state = Group(LayerKind.MAMBA, 1, Tokens(16), Bytes(1), fixed_blocks=Blocks(2))
+    layout = Layout((state, Group(LayerKind.FULL, 1, Tokens(16), Bytes(1))))
+    paged = PagedEngine(layout, 40, 8, 64, 128, prefix_caching=True, long_prefill_token_threshold=10)
+    for name in "ab":
+        paged.add(name, 50, 1)
+    steps = [paged.step().scheduled_tokens for _ in range(3)]
+    assert steps == [20, 12, 20]
+
+
+def test_the_share_of_the_pool_that_is_held_is_told() -> None:
+    paged = engine()
+    assert paged.usage == 0
+    paged.add("a", 8, 2)
+    paged.step()
+    assert paged.usage == 0.25

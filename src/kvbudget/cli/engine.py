@@ -13,7 +13,7 @@ from kvbudget.cli.main import EXIT_FINDING, EXIT_GOOD
 from kvbudget.cli.output import written_out
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
-from kvbudget.simulate.paged_engine import start_refusal
+from kvbudget.simulate.engine_start import start_refusal
 from kvbudget.units import parse_length
 
 EPILOG = """\

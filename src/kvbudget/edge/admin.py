@@ -1,6 +1,7 @@
 """The control plane on its own port: metrics, health, readiness and the state of the gate, for people and machines."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,6 +14,8 @@ from starlette.routing import Route
 from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.reception import Reception
+from kvbudget.gate.gate import Gate
+from kvbudget.gate.tenants import ALL_OTHERS
 
 # The state page is read by people; the gauges hold the totals.
 _SHOWN_QUEUE = 50
@@ -64,6 +67,11 @@ GAUGES = {
     "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",
+    "kvbudget_shared_prefix_blocks": "Blocks of prompts that several requests hold and that are charged once.",
+    "kvbudget_learned_answers": (
+        "Answers that the learned policy knows by now, old ones counting less; below 4 trajectory decides."
+    ),
+    "kvbudget_learned_margin": "Standard deviations that preemptions have added to what policy learned keeps free.",
     "kvbudget_backend_up": "1 if the engine answers, else 0.",
     "kvbudget_queue_requests": "Requests that wait for room.",
     "kvbudget_queue_tokens": "Tokens of the requests that wait.",
@@ -79,6 +87,9 @@ def gauges(reception: Reception) -> Iterable[Metric]:
         "kvbudget_pool_blocks": ledger.usable_blocks,
         "kvbudget_ledger_reserved_blocks": gate.promised_blocks(),
         "kvbudget_margin_blocks": ledger.margin_blocks,
+        "kvbudget_shared_prefix_blocks": ledger.shared_prefix_blocks,
+        "kvbudget_learned_answers": gate.learned.lengths.answers,
+        "kvbudget_learned_margin": gate.learned.margin.added,
         "kvbudget_backend_up": float(gate.backend_up),
         "kvbudget_queue_requests": len(gate.queue),
         "kvbudget_queue_tokens": gate.queue.tokens,
@@ -129,6 +140,14 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "held_blocks": held_blocks(gateway),
         },
         "policy": gate.config.policy.value,
+        "learned": _learned(gate),
+        "prefix_credit": {
+            "sharing": gate.config.sharing.value if gateway.prefix_credit and ledger.key_tokens else "off",
+            "trusted": gate.trust.given,
+            "shared_blocks": ledger.shared_prefix_blocks,
+        },
+        "tenants": _tenants(gate, now_ns),
+        "classes": {str(priority): asdict(limits) for priority, limits in sorted(gate.config.classes.items())},
         "reserved_blocks_by_tenant": gate.promised_by_tenant(),
         "reservations": len(ledger),
         "sequences": ledger.sequences,
@@ -163,3 +182,29 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         "counter": reception.counter.name,
         "draining": gate.draining,
     }
+
+
+def _learned(gate: Gate) -> dict[str, object]:
+    """`ready`: whether it decides; before that `trajectory` does."""
+    learned = gate.learned
+    return {
+        "ready": learned.ready,
+        "answers": round(learned.lengths.answers, 1),
+        "margin": round(learned.margin.added, 3),
+    }
+
+
+def _tenants(gate: Gate, now_ns: int) -> dict[str, dict[str, object]]:
+    """Limits as they are set, and what is left of them; of all others (`*`) only the limits."""
+    limits = gate.fairness.limits
+    told: dict[str, dict[str, object]] = {}
+    for name, tenant in sorted(gate.config.tenants.items()):
+        told[name] = asdict(tenant)
+        if limits is None or name == ALL_OTHERS:
+            continue
+        if tenant.max_blocks is not None:
+            told[name]["blocks_reserved"] = limits.blocks_of(name)
+        left = limits.tokens_left(name, now_ns)
+        if left is not None:
+            told[name]["tokens_left"] = left[1]
+    return told

@@ -36,6 +36,10 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.NEVER_FITS: Answer(400, "context_length_exceeded", retry=False),
     Refusal.TOO_MANY_SEQUENCES: Answer(400, "too_many_sequences", retry=False),
     Refusal.BAD_REQUEST: Answer(400, "invalid_value", retry=False),
+    Refusal.TENANT_TOO_LARGE: Answer(400, "tenant_limit_exceeded", retry=False),
+    Refusal.TENANT_SHARE: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.TENANT_BLOCKS: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.TENANT_TOKENS: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.POOL_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.QUEUE_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DEADLINE: Answer(429, "rate_limit_exceeded", retry=True),
@@ -83,7 +87,7 @@ class Refuser:
         match reject.refusal:
             case Refusal.CONTEXT_EXCEEDED:
                 return _over_context(reject)
-            case Refusal.NEVER_FITS:
+            case Refusal.NEVER_FITS | Refusal.TENANT_TOO_LARGE:
                 return self._never_fits(reject)
             case Refusal.TOO_MANY_SEQUENCES:
                 return (
@@ -92,7 +96,14 @@ class Refuser:
                 )
             case Refusal.BAD_REQUEST:
                 return "The request cannot be understood."
-            case Refusal.POOL_FULL | Refusal.QUEUE_FULL | Refusal.DEADLINE:
+            case (
+                Refusal.POOL_FULL
+                | Refusal.QUEUE_FULL
+                | Refusal.DEADLINE
+                | Refusal.TENANT_SHARE
+                | Refusal.TENANT_BLOCKS
+                | Refusal.TENANT_TOKENS
+            ):
                 return self._not_now(reject)
             case Refusal.ENGINE_BUSY:
                 return f"The engine behind pool {self._pool_name!r} has reached a limit of its own; please retry later."
@@ -104,6 +115,11 @@ class Refuser:
                 return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
+        if reject.refusal is Refusal.TENANT_TOO_LARGE:
+            return (
+                f"The request needs {reject.needed_blocks} KV blocks of pool {self._pool_name!r}, more than its tenant "
+                "may reserve at all (tenants.max_blocks); lower max_tokens or shorten the prompt."
+            )
         pool = (
             f"needs {reject.needed_blocks} KV blocks and pool {self._pool_name!r} has {reject.capacity_blocks} in all, "
             "so it can never be served there."
@@ -118,9 +134,16 @@ class Refuser:
         )
 
     def _not_now(self, reject: Reject) -> str:
+        if reject.refusal is Refusal.TENANT_TOKENS:
+            return (
+                "The tenant has taken its tokens of this minute (tenants.tokens_per_minute). "
+                f"Please retry in about {math.ceil(reject.retry_after_ns / 1e9)} s."
+            )
         why = {
             Refusal.POOL_FULL: "and queueing is off",
             Refusal.QUEUE_FULL: "and the queue is full",
+            Refusal.TENANT_SHARE: "and its tenant has more than its share of the pool, while others need theirs",
+            Refusal.TENANT_BLOCKS: "and its tenant has reserved as many as it may (tenants.max_blocks)",
             Refusal.DEADLINE: f"and no room came free within {reject.waited_ns / 1e9:.1f} s of waiting",
         }[reject.refusal]
         return (

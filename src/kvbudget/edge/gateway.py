@@ -19,18 +19,28 @@ from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.events import Arrived, BackendChanged, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
+from kvbudget.gate.config import PROGRESS_STRIDE
+from kvbudget.gate.events import (
+    Arrived,
+    BackendChanged,
+    DrainStarted,
+    Ended,
+    Event,
+    PaceLost,
+    PoolHeld,
+    Preempted,
+    Progressed,
+    Tick,
+)
 from kvbudget.gate.gate import Gate, outcome_of
 from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.units import Tokens
+from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
-# How many events of a stream may pass before the gate hears of them: reporting each would cost more than it tells.
-# Far below GateConfig.lag_steps, which covers it.
-PROGRESS_STRIDE = 8
 # Only these are streamed with one event per token and sequence.
 _PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 _TICK = Tick()
@@ -56,13 +66,17 @@ class Gateway:
         *,
         default_new_tokens: Tokens,
         now_ns: Callable[[], int],
+        prefix_keys: PrefixKeys | None = None,
     ) -> None:
         self.gate = gate
+        # Whether the engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise.
+        self.prefix_credit = False
         self.backend = backend
         self.metrics = metrics
         self.refuser = refuser
         self._default_new_tokens = default_new_tokens
         self._now_ns = now_ns
+        self._prefix_keys = PrefixKeys() if prefix_keys is None else prefix_keys
         self._flows: dict[str, Flow] = {}  # parked or forwarded
         self._commands: deque[Command] = deque()
         self._executing = False
@@ -98,6 +112,8 @@ class Gateway:
                 flow.paced,
                 None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
                 counted.exact,
+                route=f"{ask.surface} {ask.model or ''}",
+                prefix=self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else (),
             )
         )
 
@@ -204,23 +220,38 @@ class Gateway:
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
         outcome = _OUTCOMES[end.outcome]
-        output_tokens = None
+        output_tokens = cached_tokens = None
         if outcome is Outcome.FINISHED:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
             else:
                 usage = usage_in(end.body_tail)
                 self._compare(flow, usage)
-                output_tokens = None if usage is None else usage.completion_tokens
+                if usage is not None:
+                    output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.unreported_events:
             self._report_progress(flow)
-        self.end(flow, outcome, output_tokens=output_tokens, engine_done=end.outcome in _ENGINE_DONE)
+        self.end(
+            flow,
+            outcome,
+            output_tokens=output_tokens,
+            engine_done=end.outcome in _ENGINE_DONE,
+            cached_tokens=cached_tokens,
+        )
         if end.outcome is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
         elif end.outcome in _UNANSWERED and flow.exchange.open:
             self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
 
-    def end(self, flow: Flow, outcome: Outcome, *, output_tokens: int | None, engine_done: bool) -> None:
+    def end(
+        self,
+        flow: Flow,
+        outcome: Outcome,
+        *,
+        output_tokens: int | None,
+        engine_done: bool,
+        cached_tokens: Tokens | None = None,
+    ) -> None:
         """End a parked or forwarded flow; a second call does nothing."""
         if flow.state is State.OVER:
             return
@@ -228,7 +259,8 @@ class Gateway:
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
-        self.push(Ended(flow.key, outcome, None if output_tokens is None else Tokens(output_tokens), engine_done))
+        tokens = None if output_tokens is None else Tokens(output_tokens)
+        self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
 
     def _compare(self, flow: Flow, usage: Usage | None) -> None:
         if usage is None:
@@ -290,6 +322,14 @@ class Gateway:
             log.warning("the engine at %s is away (%s); requests get 503 until it is back", self.backend.url, problem)
         self.push(BackendChanged(up))
 
+    def preempted(self, requests: int) -> None:
+        """The engine's counter says that it has thrown out so many since it was last looked at."""
+        self.push(Preempted(None, requests))
+
+    def pool_held(self, blocks: Blocks) -> None:
+        """What the engine says that it holds."""
+        self.push(PoolHeld(blocks))
+
     def start_draining(self) -> None:
         """Refuse new requests with 503; parked and forwarded ones go on."""
         self.push(DrainStarted())
@@ -335,7 +375,7 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
-_BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS})
+_BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
 _ENGINE_DONE = frozenset(
     {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
 )

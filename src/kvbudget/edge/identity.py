@@ -2,11 +2,13 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.gate.tenants import ALL_OTHERS
 
 DEFAULT_TENANT = "default"
 OTHER_TENANTS = "other"
@@ -31,11 +33,17 @@ class Identity(NamedTuple):
 class Identities:
     """Reads identities; remembers the tenants. From `MAX_TENANTS` on, new ones are accounted together as `other`."""
 
-    def __init__(self, request_id_prefix: str) -> None:
+    def __init__(self, request_id_prefix: str, known: Iterable[str] = ()) -> None:
+        """`known`: tenants that have settings of their own, and are never among the others."""
         self.tenants = {DEFAULT_TENANT}
+        self.expect(known)
         self._keys: dict[bytes, str] = {}
         self._prefix = request_id_prefix.encode()
         self._numbers = count(1)
+
+    def expect(self, known: Iterable[str]) -> None:
+        """These tenants may come, however many names were invented before."""
+        self.tenants.update(name for name in known if name != ALL_OTHERS)
 
     def request_id(self, headers: Headers) -> bytes:
         """`x-request-id`: the client's own where it is printable, else one of ours."""

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvbudget.engines.vllm_metrics import (
     CACHE_CONFIG_INFO,
     KV_CACHE_USAGE,
+    NUM_DRAFTS,
     NUM_PREEMPTIONS,
     NUM_REQUESTS_RUNNING,
     NUM_REQUESTS_WAITING,
@@ -15,7 +16,9 @@ from kvbudget.engines.vllm_metrics import (
     pool_from_cache_config,
 )
 
-_WANTED = (CACHE_CONFIG_INFO, KV_CACHE_USAGE, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING, NUM_REQUESTS_WAITING)
+_WANTED = (
+    CACHE_CONFIG_INFO, KV_CACHE_USAGE, NUM_DRAFTS, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING, NUM_REQUESTS_WAITING,
+)  # fmt: skip
 _LARGEST_COUNT = 1e15
 
 
@@ -37,13 +40,20 @@ def reading_of(metrics_text: str) -> EngineReading:
     """
     lines = "\n".join(_wanted_lines(metrics_text)) + "\n"
     pool: EnginePool | None = None
+    engines = 0
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(lines):
         for sample in family.samples:
             if sample.name == CACHE_CONFIG_INFO:
                 pool = pool_from_cache_config(sample.labels)
+                engines += 1
             else:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+
+    if pool is not None and (engines > 1 or NUM_DRAFTS in sums):
+        # Data-parallel engines do not use one another's blocks; with EAGLE or MTP a request computes the last block
+        # that it finds again (vLLM 0.32 v1/core/kv_cache_coordinator.py: drop_eagle_block).
+        pool = pool._replace(prefix_caching=False)
 
     def within(name: str, most: float) -> float | None:
         """A gauge may hold NaN or infinity, and so may a broken exporter: that is unknown, not a number."""

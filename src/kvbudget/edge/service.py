@@ -17,9 +17,11 @@ from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.upstream import Upstream, UpstreamError
 from kvbudget.edge.identity import Identities
+from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.reception import Reception
+from kvbudget.edge.scrape import EngineReading
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.engine import EngineCounter
@@ -28,7 +30,9 @@ from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
 from kvbudget.gate.gate import Gate, GateConfig
+from kvbudget.gate.policies import Policy
 from kvbudget.pool.groups import Layout, uniform_layout
+from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.service")
@@ -42,7 +46,8 @@ class ServiceSettings:
     """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block).
 
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
-    is not used. None: one group that does.
+    is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
+    tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
     """
 
     backend_url: str
@@ -57,6 +62,8 @@ class ServiceSettings:
     admin_host: str = "127.0.0.1"
     admin_port: int = 8801
     overload_status: int = 429
+    prefix_cache_assumed: bool = False
+    learned_state: str | None = None
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
 
@@ -80,12 +87,17 @@ class GateService:
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
         )
-        self.reception = Reception(self.gateway, self._counter(), Identities(f"kvb-{os.urandom(6).hex()}"))
+        identities = Identities(f"kvb-{os.urandom(6).hex()}", settings.gate.tenants)
+        self.reception = Reception(self.gateway, self._counter(), identities)
         self.backend.on_down = lambda: self.gateway.backend_changed(False)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         self._watch: asyncio.Task[None] | None = None
         self._fewer: tuple[int, int] | None = None  # (usable, told): what was last warned of
+        self._preemptions: int | None = None  # the engine's counter, when it was last read
+        self._deaf = False  # it was said that the engine does not tell
+        path = settings.learned_state
+        self._learned = None if path is None else LearnedFile(path, self.gate.learned)
 
     @property
     def url(self) -> str:
@@ -103,6 +115,8 @@ class GateService:
     async def start(self) -> None:
         """Listen on both ports and begin to watch the backend."""
         settings = self.settings
+        if self._learned is not None:
+            self._learned.load()
         check_port(settings.port)
         try:
             self._data_plane = await start_server(
@@ -119,6 +133,8 @@ class GateService:
             admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_port
         )
         self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
+        if self._learned is not None:
+            self._learned.keep()
 
     async def drain(self, grace_s: float) -> bool:
         """Answer new requests with 503, let the present ones end, cut off what is left after `grace_s`.
@@ -156,6 +172,8 @@ class GateService:
         if self._control_plane is not None:
             await self._control_plane.close()
         self.upstream.close()
+        if self._learned is not None:
+            await self._learned.close()
 
     def _looked(self, facts: EngineFacts) -> None:
         """A look at the engine: its pool and context become the gate's, unless they were set by hand."""
@@ -183,7 +201,37 @@ class GateService:
         if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
             log.info("pool: %d usable blocks of %s, context %s", usable, _told_sizes(layout), facts.max_context)
             self.gateway.push(CapacityChanged(layout, Blocks(usable), facts.max_context))
+        self.gateway.prefix_credit = _shares_prompts(settings, pool)
         self.gateway.backend_changed(True)
+        self._heed_preemptions(facts.reading)
+        self._heed_what_is_held(facts.reading)
+
+    def _heed_preemptions(self, reading: EngineReading | None) -> None:
+        """Tell the gate how many more there are. A counter that fell is that of a restarted engine: what it says are
+        those since. What was there before we came says nothing of us."""
+        count = None if reading is None else reading.preemptions
+        if count is None:
+            if reading is not None and not self._deaf and self.gate.config.policy is Policy.LEARNED:
+                self._deaf = True
+                log.warning(
+                    "the engine does not tell its preemptions: policy learned cannot correct itself by them; "
+                    "--policy trajectory takes no risk"
+                )
+            return
+        before, self._preemptions = self._preemptions, count
+        if before is not None and count != before:
+            more = count - before if count > before else count
+            if more:
+                self.gateway.preempted(more)
+
+    def _heed_what_is_held(self, reading: EngineReading | None) -> None:
+        """Tell the gate what the engine holds, by a gauge that is of now: one that shows fewer running than whose
+        tokens we see is stale, or of an engine that was restarted, and would look as if prompts shared blocks."""
+        if reading is None or reading.pool is None or reading.usage is None or reading.running is None:
+            return
+        seen = sum(1 for living in self.gate.ledger if living.seen_tokens)
+        if seen and reading.running >= seen:
+            self.gateway.pool_held(Blocks(round(reading.usage * reading.pool.usable_blocks)))
 
     def _warn_of_fewer(self, told: int | None, usable: int | None) -> None:
         """Once for each such finding: the engine is looked at every two seconds."""
@@ -219,6 +267,12 @@ def _usable_blocks(told: int | None, pool: EnginePool | None) -> int | None:
     if told is None or pool is None:
         return told if pool is None else pool.usable_blocks
     return min(told, pool.usable_blocks)
+
+
+def _shares_prompts(settings: ServiceSettings, pool: EnginePool | None) -> bool:
+    """Whether the engine lets requests use one another's blocks. Without its own word only if we were told so."""
+    told = None if pool is None else pool.prefix_caching
+    return settings.gate.sharing is not Sharing.OFF and (settings.prefix_cache_assumed if told is None else told)
 
 
 def _told_sizes(layout: Layout) -> str:

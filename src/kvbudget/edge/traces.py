@@ -6,7 +6,7 @@ Three forms are read:
   to nine digits of a second.
 - `mooncake`: JSON lines of the Mooncake traces (timestamp in ms, input_length, output_length, hash_ids).
 - `jsonl`: our own: JSON lines with arrival_s, prompt_tokens, output_tokens, and optionally max_tokens (what the client
-  declared), tenant, hash_ids.
+  declared), tenant, hash_ids, priority (smaller is more urgent).
 
 Arrivals are counted from the first request. Every row is used or the file is refused: a trace that is silently half
 read gives a load that nobody meant.
@@ -24,27 +24,12 @@ from pathlib import Path
 from kvbudget.edge.azure_trace import COLUMNS, MAX_LENGTH_TOKENS, azure_columns
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.errors import BadValueError
+from kvbudget.simulate.load import DEFAULT_TENANT, TraceRequest
 from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl")
+_MOST_PRIORITY = 10**9
 MAX_ARRIVAL_NS = 10 * 366 * 86_400 * 10**9
-DEFAULT_TENANT = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """One request of a trace.
-
-    `max_new_tokens` is what the client declares (max_tokens), `output_tokens` what the answer really takes; the second
-    is never larger. Both and the prompt are at least one token.
-    """
-
-    arrival_ns: int
-    prompt_tokens: Tokens
-    max_new_tokens: Tokens
-    output_tokens: Tokens
-    tenant: str = DEFAULT_TENANT
-    hash_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +151,14 @@ def _shaped(request: TraceRequest, arrival_ns: int, factor: Fraction, options: T
         prompt = min(prompt, options.window - (options.max_tokens or 1))
         declared = min(declared, options.window - prompt)
     return TraceRequest(
-        arrival_ns, Tokens(prompt), Tokens(declared), Tokens(min(output, declared)), request.tenant, request.hash_ids
+        arrival_ns,
+        Tokens(prompt),
+        Tokens(declared),
+        Tokens(min(output, declared)),
+        request.tenant,
+        request.hash_ids,
+        request.declared or options.max_tokens is not None,
+        request.priority,
     )
 
 
@@ -225,6 +217,7 @@ def _own(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
             declared=_length(where, "max_tokens", row) if row.get("max_tokens") is not None else None,
             tenant=tenant,
             hash_ids=_ids(where, row),
+            priority=_priority(where, row),
         )
 
 
@@ -237,6 +230,7 @@ def _request(
     declared: int | None = None,
     tenant: str = DEFAULT_TENANT,
     hash_ids: tuple[int, ...] = (),
+    priority: int = 0,
 ) -> TraceRequest:
     """A recorded length of 0 becomes 1: an engine always has one token of each."""
     if declared is not None and declared < output:
@@ -245,7 +239,14 @@ def _request(
         )
     prompt, output = max(prompt, 1), max(output, 1)
     return TraceRequest(
-        arrival_ns, Tokens(prompt), Tokens(max(declared or output, 1)), Tokens(output), tenant, hash_ids
+        arrival_ns,
+        Tokens(prompt),
+        Tokens(max(declared or output, 1)),
+        Tokens(output),
+        tenant,
+        hash_ids,
+        declared is not None,
+        priority,
     )
 
 
@@ -267,6 +268,13 @@ def _length(where: str, name: str, row: dict[str, object]) -> int:
     value = row.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_LENGTH_TOKENS:
         raise BadValueError(f"{where}: {name} {str(value)[:40]} is not a count of tokens", fix="repair this row")
+    return value
+
+
+def _priority(where: str, row: dict[str, object]) -> int:
+    value = row.get("priority", 0)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_PRIORITY:
+        raise BadValueError(f"{where}: priority {str(value)[:40]} is not a whole number", fix="repair this row")
     return value
 
 

@@ -15,6 +15,7 @@ KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # 0 to 1, share of num_gpu_blocks -
 NUM_REQUESTS_RUNNING = "vllm:num_requests_running"
 NUM_REQUESTS_WAITING = "vllm:num_requests_waiting"
 NUM_PREEMPTIONS = "vllm:num_preemptions_total"
+NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"  # there, 0 at first, only with speculative decoding
 
 _NULL_BLOCKS = 1
 _LARGEST = 10**15

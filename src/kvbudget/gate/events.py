@@ -16,6 +16,9 @@ class Arrived(NamedTuple):
     `max_new_tokens`: what the client asked for per sequence, None if it named no limit, and then
     `default_new_tokens` is taken. `paced`: its tokens will be reported by Progressed. A smaller `priority` is more
     urgent (vLLM's sign). `deadline_ns`: it must be forwarded by then. Not `exact`: `prompts` are upper bounds.
+    `route`: model and path, by which lengths are learned apart. `known_tokens`: what it will really produce, if the
+    driver is clairvoyant; only the `learned` policy looks at it. `prefix`: keys of the single prompt's blocks
+    (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared.
     """
 
     request_id: str
@@ -28,13 +31,18 @@ class Arrived(NamedTuple):
     paced: bool = False
     deadline_ns: int | None = None
     exact: bool = True
+    route: str = ""
+    known_tokens: Tokens | None = None
+    prefix: tuple[int, ...] = ()
 
 
 class Progressed(NamedTuple):
-    """`new_tokens` more tokens of a forwarded request were seen."""
+    """`new_tokens` more tokens of a forwarded request were seen. `cached_tokens`: so many of its prompt's tokens the
+    engine had not to compute, None if it does not tell (yet)."""
 
     request_id: str
     new_tokens: int
+    cached_tokens: Tokens | None = None
 
 
 class PaceLost(NamedTuple):
@@ -47,13 +55,38 @@ class Ended(NamedTuple):
     """A request is over, queued or forwarded. `output_tokens` as the engine reported it, None if unknown.
 
     `engine_done`: the engine itself ended the request and has its blocks back already. Otherwise it was cut off, and
-    the blocks are kept for `abort_tail_ns` until the engine has noticed.
+    the blocks are kept for `abort_tail_ns` until the engine has noticed. `cached_tokens`: as of Progressed.
     """
 
     request_id: str
     outcome: Outcome
     output_tokens: Tokens | None = None
     engine_done: bool = True
+    cached_tokens: Tokens | None = None
+
+
+class Preempted(NamedTuple):
+    """The engine took the blocks of forwarded requests away again; `request_id` None where only their number is known
+    (from a counter of its metrics)."""
+
+    request_id: str | None = None
+    requests: int = 1
+
+
+class PoolHeld(NamedTuple):
+    """What the engine says that it holds; blocks that are cached but unreferenced do not count (vLLM's
+    `kv_cache_usage_perc` times its usable blocks). Only the `learned` policy looks at it."""
+
+    blocks: Blocks
+
+
+class CacheChanged(NamedTuple):
+    """What the engine says of its prefix cache, in keys as in `Arrived.prefix` (vLLM's BlockStored, BlockRemoved and
+    AllBlocksCleared, whose token ids and parents the driver turns into keys). `cleared` comes before `stored`."""
+
+    stored: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    cleared: bool = False
 
 
 class CapacityChanged(NamedTuple):
@@ -78,4 +111,16 @@ class Tick(NamedTuple):
     """Time has passed: `Gate.next_wake_ns` was reached."""
 
 
-Event = Arrived | Progressed | PaceLost | Ended | CapacityChanged | BackendChanged | DrainStarted | Tick
+Event = (
+    Arrived
+    | Progressed
+    | PaceLost
+    | Ended
+    | Preempted
+    | PoolHeld
+    | CacheChanged
+    | CapacityChanged
+    | BackendChanged
+    | DrainStarted
+    | Tick
+)

@@ -55,12 +55,12 @@ class Expectation:
         blocks, sequences = missing_blocks, missing_sequences
         ends = sorted(((self.remaining_ns(one, now_ns), one) for one in running), key=lambda pair: pair[0])
         for left_ns, ending in ends:
-            blocks -= ending.peak_blocks
+            blocks -= ending.net_blocks
             sequences -= ending.footprint.total_sequences
             if blocks <= 0 and sequences <= 0:
                 return min(left_ns, MAX_WAIT_NS)
         turns = max(
-            missing_blocks / sum(one.peak_blocks for one in running),
+            missing_blocks / sum(one.net_blocks for one in running),
             missing_sequences / sum(one.footprint.total_sequences for one in running),
         )
         mean_tokens = sum(one.footprint.max_new_tokens for one in running) / len(running)

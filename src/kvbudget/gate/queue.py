@@ -2,12 +2,47 @@
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kvbudget.gate.events import Arrived
+from kvbudget.gate.tenants import account_name
+from kvbudget.gate.turns import Turns
 from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.risk import GRID
 from kvbudget.units import Blocks
+
+
+class Demand:
+    """What one who waits, or several, will take at the moments of `pool.risk.GRID` ahead, if let in some time before.
+
+    `tokens`: expected to be held at the end.
+    """
+
+    __slots__ = ("blocks", "sequences", "tokens")
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.blocks = [0.0] * len(GRID)
+        self.sequences = [0.0] * len(GRID)
+
+    def add(self, other: "Demand", sign: float) -> None:
+        """Sum over several, or over a part of it."""
+        self.tokens += int(sign * other.tokens)
+        for g in range(len(GRID)):
+            self.blocks[g] += sign * other.blocks[g]
+            self.sequences[g] += sign * other.sequences[g]
+
+
+class Part:
+    """What one tenant has waiting in one class."""
+
+    __slots__ = ("demand", "requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tokens = 0
+        self.demand: Demand | None = None  # of those that have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +55,38 @@ class Waiting:
     since_ns: int
     deadline_ns: int
     key: tuple[int, int]  # (priority, arrival number)
+    demand: Demand | None = None  # of the learned policy
+    expected_ns: int = 0  # the wait that was predicted; 0: none was
+    booked: bool = False  # it came back when it was told to
+
+    @property
+    def tokens(self) -> int:
+        """What it counts for in the queue: expected tokens where lengths are learned, otherwise its total."""
+        return self.footprint.total_tokens if self.demand is None else self.demand.tokens
+
+
+def _nobody_served(tenant: str) -> float:
+    return 0.0
 
 
 @dataclass(slots=True)
 class Queue:
-    """Parked requests. `tokens` is the sum of their footprints' total tokens."""
+    """Parked requests. `tokens` is the sum of theirs."""
 
     tokens: int = 0
+    turns: Turns = field(default_factory=lambda: Turns(_nobody_served))
+    _numbers: int = 0
     _by_key: dict[tuple[int, int], Waiting] = field(default_factory=dict)
     _key_of: dict[str, tuple[int, int]] = field(default_factory=dict)
     _order: list[tuple[int, int]] = field(default_factory=list)
     _deadlines: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     _sums: dict[int, tuple[int, int]] = field(default_factory=dict)  # priority -> (peak blocks, sequences)
+    _parts: dict[tuple[int, str], Part] = field(default_factory=dict)  # by (priority, tenant)
+
+    def next_number(self) -> int:
+        """The next place in the order of arrival, for who waits here or elsewhere."""
+        self._numbers += 1
+        return self._numbers
 
     def push(self, waiting: Waiting) -> int:
         """Park it; returns its place (1 = next)."""
@@ -39,12 +94,26 @@ class Queue:
         self._by_key[waiting.key] = waiting
         self._key_of[waiting.arrived.request_id] = waiting.key
         heapq.heappush(self._deadlines, (waiting.deadline_ns, waiting.key))
+        self.turns.push(waiting.key, account_name(waiting.arrived.tenant, waiting.key[0]), waiting.since_ns)
         self._count(waiting, +1)
         return bisect_left(self._order, waiting.key) + 1
 
     def head(self) -> Waiting | None:
-        """Who is next."""
+        """The first of the most urgent class."""
         return self._by_key[self._order[0]] if self._order else None
+
+    def at(self, key: tuple[int, int]) -> Waiting:
+        """Who has this key. Raises KeyError if nobody has."""
+        return self._by_key[key]
+
+    def tokens_of(self, priority: int, tenant: str) -> int:
+        """What one tenant has waiting in one class."""
+        part = self._parts.get((priority, tenant))
+        return 0 if part is None else part.tokens
+
+    def parts(self) -> Iterator[tuple[tuple[int, str], int]]:
+        """((class, tenant), tokens that wait) of all."""
+        return ((key, part.tokens) for key, part in self._parts.items())
 
     def place_for(self, priority: int) -> int:
         """The place that a request of this priority would get if it came now (1 = next)."""
@@ -57,6 +126,7 @@ class Queue:
             return None
         self._order.pop(bisect_left(self._order, key))
         waiting = self._by_key.pop(key)
+        self.turns.remove(key)
         self._count(waiting, -1)
         if len(self._deadlines) > 2 * len(self._order) + 64:  # the heap forgets lazily; do not let it outgrow the queue
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_key]
@@ -66,7 +136,7 @@ class Queue:
     def replace(self, waiting: Waiting, footprint: Footprint, peak_blocks: Blocks) -> None:
         """Give one who waits other lengths; it keeps its place and deadline."""
         self._count(waiting, -1)
-        resized = replace(waiting, footprint=footprint, peak_blocks=peak_blocks)
+        resized = replace(waiting, footprint=footprint, peak_blocks=peak_blocks, demand=None)
         self._by_key[waiting.key] = resized
         self._count(resized, +1)
 
@@ -74,6 +144,22 @@ class Queue:
         """(peak blocks, sequences) of all that a newcomer of this priority would wait for."""
         ahead = [sums for waiting_priority, sums in self._sums.items() if waiting_priority <= priority]
         return sum(blocks for blocks, _ in ahead), sum(sequences for _, sequences in ahead)
+
+    def demand_before(self, priority: int, part_before: Callable[[int, str, int], float]) -> Demand | None:
+        """The demand of all that a newcomer of this priority would wait for; None if nobody's is known. `part_before`
+        tells how much of it, by class, tenant and tokens."""
+        ahead: list[tuple[Demand, float]] = []
+        for (waiting_priority, tenant), part in self._parts.items():
+            if waiting_priority <= priority and part.demand is not None:
+                before = part_before(waiting_priority, tenant, part.tokens)
+                if before > 0.0:
+                    ahead.append((part.demand, before))
+        if len(ahead) <= 1 and all(before == 1.0 for _, before in ahead):
+            return ahead[0][0] if ahead else None
+        total = Demand(0)
+        for demand, before in ahead:
+            total.add(demand, before)
+        return total
 
     def next_deadline_ns(self) -> int | None:
         """The earliest deadline of all that wait."""
@@ -89,8 +175,20 @@ class Queue:
             yield waiting
 
     def _count(self, waiting: Waiting, sign: int) -> None:
-        self.tokens += sign * waiting.footprint.total_tokens
+        self.tokens += sign * waiting.tokens
         priority = waiting.arrived.priority
+        key = (priority, waiting.arrived.tenant)
+        part = self._parts.get(key)
+        if part is None:
+            part = self._parts[key] = Part()
+        part.requests += sign
+        part.tokens += sign * waiting.tokens
+        if waiting.demand is not None:
+            if part.demand is None:
+                part.demand = Demand(0)
+            part.demand.add(waiting.demand, sign)
+        if not part.requests:
+            del self._parts[key]  # and with it what floats left over
         blocks, sequences = self._sums.get(priority, (0, 0))
         blocks += sign * waiting.peak_blocks
         sequences += sign * waiting.footprint.total_sequences

@@ -11,11 +11,15 @@ class Refusal(StrEnum):
     NEVER_FITS = "never_fits"  # prompt + max_tokens is more than the whole pool can ever hold
     TOO_MANY_SEQUENCES = "too_many_sequences"  # n alone is over max_num_seqs
     BAD_REQUEST = "bad_request"  # its body or headers cannot be understood; found at the edge, before the gate
+    TENANT_TOO_LARGE = "tenant_too_large"  # more blocks than its tenant may ever reserve
     # Not now: lawful, but there is no room.
     POOL_FULL = "pool_full"  # no room, and queueing is switched off
     QUEUE_FULL = "queue_full"  # no room, and the queue is at one of its bounds
     DEADLINE = "deadline"  # waited in the queue until its deadline
     ENGINE_BUSY = "engine_busy"  # the engine itself refused it for overload, by limits of its own
+    TENANT_SHARE = "tenant_share"  # no room beside what others need, and its tenant has more than its share already
+    TENANT_BLOCKS = "tenant_blocks"  # its tenant has reserved as many blocks as it may
+    TENANT_TOKENS = "tenant_tokens"  # its tenant has taken its tokens of this minute
     # Not here.
     DRAINING = "draining"
     NO_BACKEND = "no_backend"
@@ -34,3 +38,8 @@ class Outcome(StrEnum):
     UPSTREAM_REFUSED = "upstream_refused"  # the engine answered with an error
     TIMED_OUT = "timed_out"  # the engine kept silent for too long
     SHUT_DOWN = "shut_down"
+
+
+def outcome_of(refusal: Refusal) -> Outcome:
+    """The outcome under which a refused request is counted."""
+    return Outcome.EXPIRED if refusal is Refusal.DEADLINE else Outcome.REFUSED

@@ -84,6 +84,13 @@ class Group(NamedTuple):
             return computed // self.window * self.window
         return max(0, computed - self.window + 1)
 
+    def passes_at(self, computed: int) -> int:
+        """The first length after `computed` at which a window or chunk has passed one more whole block."""
+        start = (self.skipped_tokens(computed) // self.block_size + 1) * self.block_size
+        if self.kind is LayerKind.CHUNKED:
+            return -(-start // self.window) * self.window
+        return start + self.window - 1
+
     @property
     def reuse_blocks(self) -> Blocks:
         """Blocks before a position that must be there to go on from it: those of a window, the one state, or none

@@ -1,22 +1,28 @@
 """Who was promised how much of the pool. A reservation is made once and ended once; there is no other way out.
 
 The ledger records; whether a promise may be made is the gate's decision (`gate.policies`), taken from the sums here.
+Blocks of a prompt's beginning that several hold together are counted once (`pool.prefix`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
+from kvbudget.pool.prefix import LivePrefixes, Sharing, blocks_per_key, key_tokens
 from kvbudget.pool.trajectory import Course
 from kvbudget.units import Blocks, Tokens
+
+_FOR_EVER = 1 << 62
+_NONE = Blocks(0)
 
 
 @dataclass(slots=True)
 class Reservation:
     """One promise. `paced` says that its tokens can be watched as they come (one streamed sequence); of an unpaced
-    one nothing is known until it ends, so it counts at its peak."""
+    one nothing is known until it ends, so it counts at its peak. `credit_blocks` of the peak are held by others as
+    well, and were charged already when it was made."""
 
     reservation_id: str
     tenant: str
@@ -26,6 +32,12 @@ class Reservation:
     made_ns: int
     seen_tokens: int = 0
     first_seen_ns: int | None = None
+    credit_blocks: Blocks = _NONE
+
+    @property
+    def net_blocks(self) -> Blocks:
+        """What was charged for it."""
+        return Blocks(self.peak_blocks - self.credit_blocks)
 
     @property
     def course(self) -> Course:
@@ -38,31 +50,49 @@ class Reservation:
 class Ledger:
     """All living reservations over one pool.
 
-    `usable_blocks` excludes the engine's null block; `margin_blocks` are kept back on purpose.
+    `usable_blocks` excludes the engine's null block; `margin_blocks` are kept back on purpose; `sharing`: from when on
+    the engine lets others use a prompt's blocks; `key_blocks`: a prefix has a key for so many of them at a time (fewer
+    keys cost less, and what is shared of less than that many is not credited).
     """
 
     layout: Layout
     usable_blocks: Blocks
     margin_blocks: int = 0
+    sharing: Sharing = Sharing.OFF
+    key_blocks: int = 1
+    prefixes: LivePrefixes = field(init=False)
+    key_tokens: Tokens = field(init=False)  # what a key of a prefix stands for; 0: nothing is shared in this layout
     capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
     _sequences: int = 0
     _unseen_prompt_tokens: int = 0
+    _blocks_per_key: int = field(init=False)
+    _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
+    charged_again: int = 0  # blocks in all that an end made others pay who were not to: promises may be short of them
 
     def __post_init__(self) -> None:
         """Derives the capacity."""
         self.capacity_blocks = Blocks(max(0, self.usable_blocks - self.margin_blocks))
+        self.prefixes = LivePrefixes(self.sharing)
+        self.key_tokens = Tokens(key_tokens(self.layout) * self.key_blocks)
+        self._blocks_per_key = blocks_per_key(self.layout) * self.key_blocks
 
     @property
     def peak_sum_blocks(self) -> Blocks:
-        """Sum of all peaks: what would be held if everybody stood at the worst moment at once."""
-        return Blocks(self._peak_sum)
+        """Sum of all peaks, what is shared counted once: what would be held if everybody stood at the worst moment at
+        once. While one who asks is offered a credit, that is taken off already."""
+        return Blocks(self._peak_sum - self.prefixes.saved_keys * self._blocks_per_key)
+
+    @property
+    def shared_prefix_blocks(self) -> Blocks:
+        """Blocks that several hold and that are charged to one of them: what credit is worth now."""
+        return Blocks(self.prefixes.saved_keys * self._blocks_per_key)
 
     @property
     def unpaced_peak_blocks(self) -> Blocks:
-        """The part of `peak_sum_blocks` whose progress cannot be watched."""
+        """Peaks of those whose progress cannot be watched, each by itself."""
         return Blocks(self._unpaced_peak_sum)
 
     @property
@@ -75,6 +105,39 @@ class Ledger:
         """Prompt tokens of reservations that have produced nothing yet: what may still wait for prefill."""
         return Tokens(self._unseen_prompt_tokens)
 
+    def offer(
+        self,
+        reservation_id: str,
+        footprint: Footprint,
+        prefix: Sequence[int],
+        *,
+        proved: int = 0,
+        trusted: bool = True,
+    ) -> Blocks:
+        """How many blocks of one who asks would not be charged, as others hold them; `prefix`: keys of its prompt.
+
+        They are counted as if it lived until `reserve` or `withdraw` of the same id, which must follow. Of several
+        sequences one gets the credit. `proved`, `trusted`: see `pool.prefix`.
+        """
+        credit = 0
+        if prefix and self.key_tokens and len(footprint.prompts) == 1:
+            whole = (footprint.prompts[0] - 1) // self.key_tokens  # the last token is always computed
+            credit = self._blocks_per_key * self.prefixes.join(
+                reservation_id, prefix[:whole], sequences=footprint.sequences, proved=proved, trusted=trusted
+            )
+        self._offered = (reservation_id, Blocks(credit))
+        return Blocks(credit)
+
+    @property
+    def offered_blocks(self) -> Blocks:
+        """Credit of the offer that was neither taken nor withdrawn yet."""
+        return _NONE if self._offered is None else self._offered[1]
+
+    def withdraw(self, reservation_id: str) -> None:
+        """Take an offer back."""
+        self._offered = None
+        self.prefixes.undo(reservation_id)
+
     def reserve(
         self,
         reservation_id: str,
@@ -85,7 +148,7 @@ class Ledger:
         now_ns: int,
         peak_blocks: Blocks | None = None,
     ) -> Reservation:
-        """Record a promise. `peak_blocks` is the footprint's, if the caller has it at hand.
+        """Record a promise. `peak_blocks` is the footprint's, if the caller has it at hand; what was offered holds.
 
         Raises AccountingError if `reservation_id` already lives.
         """
@@ -96,30 +159,53 @@ class Ledger:
         if peak_blocks is None:
             peak_blocks = footprint.peak_blocks(self.layout)
         made = Reservation(reservation_id, tenant, footprint, peak_blocks, paced, now_ns)
+        if self._offered is not None and self._offered[0] == reservation_id:
+            made.credit_blocks = self._offered[1]
+        self._offered = None
         self._living[reservation_id] = made
         self._add(made, +1)
         self._unseen_prompt_tokens += _prompt_tokens(made)
         return made
 
-    def progress(self, reservation_id: str, new_tokens: int, now_ns: int) -> None:
-        """Note tokens seen of a paced reservation. Raises AccountingError if it does not live."""
+    def progress(self, reservation_id: str, new_tokens: int, now_ns: int) -> Reservation:
+        """Note tokens seen of a paced reservation, which is returned. Raises AccountingError if it does not live."""
         living = self._get(reservation_id)
         if living.first_seen_ns is None:
             living.first_seen_ns = now_ns
+            self.prefixes.computed(reservation_id)
             self._unseen_prompt_tokens -= _prompt_tokens(living)
         living.seen_tokens = min(living.seen_tokens + new_tokens, living.footprint.max_new_tokens)
+        return living
 
-    def lose_pace(self, reservation_id: str) -> None:
+    def lose_pace(self, reservation_id: str) -> Reservation:
         """From now on count this reservation at its peak: its progress can no longer be watched."""
         living = self._get(reservation_id)
         if living.paced:
             living.paced = False
             self._unpaced_peak_sum += living.peak_blocks
+        return living
+
+    def found(self, reservation_id: str, cached_tokens: int) -> int:
+        """The engine tells how many tokens of its prompt it had cached. Returns by how many blocks the charge rises, if
+        it was credited more than that; negative if less. Raises AccountingError if it does not live."""
+        living = self._get(reservation_id)
+        if not self.key_tokens or living.footprint.total_sequences != 1:
+            return 0  # what is told of several sequences is a sum
+        rise = self._blocks_per_key * self.prefixes.found(reservation_id, cached_tokens // self.key_tokens)
+        living.credit_blocks = Blocks(max(0, living.credit_blocks - rise))
+        return rise
+
+    def end_credits(self) -> None:
+        """From now on charge everybody who lives for all that he may hold."""
+        self.prefixes.clear()
+        for living in self._living.values():
+            living.credit_blocks = _NONE
 
     def end(self, reservation_id: str) -> Reservation:
         """Take a promise back. Raises AccountingError if it does not live (ended twice, or never made)."""
         ended = self._get(reservation_id)
         del self._living[reservation_id]
+        self.charged_again += self._blocks_per_key * self.prefixes.leave(reservation_id)
         self._add(ended, -1)
         if ended.first_seen_ns is None:
             self._unseen_prompt_tokens -= _prompt_tokens(ended)
@@ -128,8 +214,13 @@ class Ledger:
     def resize(self, layout: Layout, usable_blocks: Blocks) -> None:
         """The engine's pool changed: take its new size, and count what lives by its new blocks.
 
-        Promises are kept even if they now exceed the capacity; the gate admits nobody until they fit again.
+        Promises are kept even if they now exceed the capacity; the gate admits nobody until they fit again. Where
+        blocks are of another size, nothing that lives is credited any more.
         """
+        shared = Tokens(key_tokens(layout) * self.key_blocks), blocks_per_key(layout) * self.key_blocks
+        if shared != (self.key_tokens, self._blocks_per_key):
+            self.key_tokens, self._blocks_per_key = shared
+            self.end_credits()
         self.layout = layout
         self.usable_blocks = usable_blocks
         self.capacity_blocks = Blocks(max(0, usable_blocks - self.margin_blocks))
@@ -143,9 +234,41 @@ class Ledger:
         """The living reservation of that id, or None."""
         return self._living.get(reservation_id)
 
-    def paced_courses(self) -> list[Course]:
-        """Courses of all paced reservations."""
-        return [living.course for living in self._living.values() if living.paced]
+    def batch(self, newcomer: Reservation | None = None) -> tuple[list[Course], int]:
+        """(courses of all that can be watched, blocks of the others at their peaks), with one more who asks.
+
+        What several hold is charged to whoever of them lives longest: who cannot be watched, or has most to come.
+        """
+        living = list(self._living.values())
+        fixed = self._unpaced_peak_sum
+        if newcomer is not None:
+            living.append(newcomer)
+            fixed += 0 if newcomer.paced else newcomer.peak_blocks
+        if not self.prefixes.saved_keys:
+            return [one.course for one in living if one.paced], fixed
+        shared = self.shared_blocks(living)
+        courses: list[Course] = []
+        for one in living:
+            blocks = shared.get(one.reservation_id, 0)
+            if one.paced:
+                prompt, new = one.footprint.prompts[0], one.footprint.max_new_tokens
+                courses.append(Course(prompt + one.seen_tokens, prompt + new, 1, blocks))
+            else:
+                fixed -= blocks
+        return courses, fixed
+
+    def shared_blocks(self, living: Iterable[Reservation]) -> dict[str, int]:
+        """What is charged to others, by id; those that pay for all of theirs are left out."""
+        return self.shared_in([one.reservation_id for one in sorted(living, key=_life, reverse=True)])
+
+    def shared_in(self, longest_first: Iterable[str]) -> dict[str, int]:
+        """The same with another belief of who lives how long."""
+        return {name: keys * self._blocks_per_key for name, keys in self.prefixes.shares(longest_first).items()}
+
+    def common_blocks(self, reservation_id: str) -> int:
+        """Blocks of it that others hold too."""
+        prefixes = self.prefixes
+        return self._blocks_per_key * (prefixes.keys_of(reservation_id) - prefixes.own_keys(reservation_id))
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self._living.values())
@@ -168,3 +291,10 @@ class Ledger:
 
 def _prompt_tokens(reservation: Reservation) -> int:
     return sum(reservation.footprint.prompts) * reservation.footprint.sequences
+
+
+def _life(reservation: Reservation) -> int:
+    """How many steps it may live; who cannot be watched may outlive everybody."""
+    if not reservation.paced:
+        return _FOR_EVER
+    return reservation.footprint.max_new_tokens - reservation.seen_tokens

@@ -33,6 +33,7 @@ def peak_by_stepping(layout: Layout, courses: Sequence[Course], skew_steps: int)
                         held += group.blocks_for(course.peak_tokens) * course.sequences
                     else:
                         held += blocks_by_filling(tokens, group.block_size) * course.sequences
+                held -= course.shared_blocks
         most = max(most, held)
     return most
 

@@ -18,6 +18,11 @@ peaks, the worst case.
 Groups that keep only some tokens (windows, chunks) or a constant (recurrent states) are counted at their peak for as
 long as the sequence lives: while a prompt is being read they hold more than a window, so their course is not a matter
 of length alone. `blocks` above is the growing groups' part plus that constant.
+
+Blocks of a common prefix are charged to whoever of its holders lives longest by this reckoning, and are taken off the
+courses of the others (`shared_blocks`). So at any t the contributions of those that still live hold every such block
+once. That bounds the real course for the same reason: real holders are among those that still live at t', and the
+distinct blocks of a set of holders are never more than those of a larger one.
 """
 
 from collections.abc import Sequence
@@ -29,11 +34,13 @@ from kvbudget.units import Blocks
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One or more equal sequences on their way from `held_tokens` to `peak_tokens`."""
+    """One or more equal sequences on their way from `held_tokens` to `peak_tokens`; `shared_blocks` of all that they
+    hold together are charged to others, who live at least as long."""
 
     held_tokens: int
     peak_tokens: int
     sequences: int = 1
+    shared_blocks: int = 0
 
 
 def peak_over_time(layout: Layout, courses: Sequence[Course], skew_steps: int) -> Blocks:
@@ -58,7 +65,7 @@ def held_at(layout: Layout, course: Course, step: int, skew_steps: int) -> int:
         return 0
     tokens = min(course.held_tokens + step, course.peak_tokens)
     growing = sum([group.blocks_for(tokens) for group in layout.growing])
-    return (growing + _constant(layout, course)) * course.sequences
+    return (growing + _constant(layout, course)) * course.sequences - course.shared_blocks
 
 
 def _constant(layout: Layout, course: Course) -> int:
@@ -71,16 +78,19 @@ def _constant(layout: Layout, course: Course) -> int:
 def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> tuple[int, int]:
     """(most blocks, the step at which they are held). Longest remaining first: the living are a growing prefix."""
     order = sorted(courses, key=_remaining, reverse=True)
-    sums = [_GrowingSum(group.block_size) for group in layout.growing]
+    groups = layout.growing
+    keeps_all = len(groups) == len(layout.groups)
+    sums = [_GrowingSum(group.block_size) for group in groups]
+    lasts = [_remaining(course) + skew_steps for course in order]
+    peaks = [layout.blocks_for(course.peak_tokens) * course.sequences for course in order]
     best = best_step = 0
-    at_peak = 0  # blocks of the living that have reached their peak
+    at_peak = 0  # blocks of the living that have reached their peak, and what all of them need not pay
     growing = 0  # order[:growing] still grow at the moment looked at
-    for course in order:
-        step = _remaining(course) + skew_steps
-        at_peak += layout.blocks_for(course.peak_tokens) * course.sequences
-        while growing < len(order) and _remaining(order[growing]) > step:
+    for course, step, peak in zip(order, lasts, peaks, strict=True):
+        at_peak += peak - course.shared_blocks
+        while lasts[growing] - skew_steps > step:
             grower = order[growing]
-            at_peak -= (layout.blocks_for(grower.peak_tokens) - _constant(layout, grower)) * grower.sequences
+            at_peak -= peaks[growing] - (0 if keeps_all else _constant(layout, grower) * grower.sequences)
             for growing_sum in sums:
                 growing_sum.add(grower.held_tokens, grower.sequences)
             growing += 1

@@ -1,89 +1,65 @@
 """Decides, step by step, which requests of a paged engine run, wait, lose their blocks and end.
 
-The rules are those of vLLM 0.32's v1 scheduler (`v1/core/sched/scheduler.py`, policy fcfs, synchronous, no prefix
-caching, no speculation, full-attention groups): running requests first, in admission order; then the waiting queue,
-first come first served, until the token budget, the sequence limit or the pool ends it. A request enters only when its
-whole sequence fits (`scheduler_reserve_full_isl`). When a running request cannot grow, the most recently admitted one
-is preempted: it loses everything and goes to the head of the queue; a step that preempted admits nobody.
+The rules are those of vLLM 0.32's v1 scheduler (`v1/core/sched/scheduler.py`, `async_scheduler.py`), without
+speculation, LoRA, encoders and KV transfer: running requests first, in admission order; then the waiting queue until
+the token budget, the sequence limit or the pool ends it. A request enters only when its whole sequence fits
+(`scheduler_reserve_full_isl`), and `watermark` of the pool stays free if anybody runs. When a running request cannot
+grow, the most recently admitted one is preempted (under priority scheduling: the one of the last priority and
+arrival): it loses everything and waits again; a step that preempted admits nobody.
 
 Pure: no clock, no randomness. A step is `schedule()` (what the engine works on, blocks taken) followed by
 `update_from_output()` (one token for every sequence that is computed to its end); requests may come and be aborted
-between the two, as they may in vLLM while the model executes.
+between the two, as they may in vLLM while the model executes. With asynchronous scheduling the next step is scheduled
+before the output of the last one is handed in: a request that ends by itself is then worked on once more.
 """
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import lru_cache
 
 from kvbudget.errors import AccountingError, BadValueError
 from kvbudget.pool.groups import Layout
-from kvbudget.simulate.block_pool import BlockPool
+from kvbudget.simulate.engine_request import EngineRequest, FinishReason
+from kvbudget.simulate.engine_start import start_refusal
+from kvbudget.simulate.engine_step import SchedulerOutput, StepInMaking, StepResult, Work
+from kvbudget.simulate.kv_cache import KvCache
+from kvbudget.simulate.state_rule import prefill_chunk
+from kvbudget.simulate.waiting import SchedulingPolicy, waiting_queue
 from kvbudget.units import Tokens
 
-
-class FinishReason(StrEnum):
-    """Why a request ended by itself; an abort is the caller's doing and is not reported back."""
-
-    STOP = "stop"
-    LENGTH = "length"
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """What one step works on.
-
-    `num_scheduled_tokens`: tokens per request id, in scheduling order; `admitted`: ids that went from waiting to
-    running (for the first time or again); `preempted`: ids that lost their blocks, in order.
-    """
-
-    num_scheduled_tokens: dict[str, int]
-    total_num_scheduled_tokens: int
-    admitted: tuple[str, ...]
-    preempted: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step brought: `produced` ids got one token each, `finished` ended with it and hold nothing any more."""
-
-    produced: tuple[str, ...]
-    finished: tuple[tuple[str, FinishReason], ...]
-    preempted: tuple[str, ...]
-    scheduled_tokens: int
-
-
-@dataclass(slots=True)
-class EngineRequest:
-    """One sequence inside the engine. Lengths in tokens; `max_new_tokens` is clipped to the model's window."""
-
-    request_id: str
-    prompt_tokens: int
-    max_new_tokens: int
-    stop_after: int | None
-    block_ids: list[int]
-    num_computed_tokens: int = 0
-    num_output_tokens: int = 0
-    num_preemptions: int = 0
-    running: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output so far: what must be computed before the next token can be."""
-        return self.prompt_tokens + self.num_output_tokens
+__all__ = ["FinishReason", "PagedEngine", "SchedulerOutput", "SchedulingPolicy", "StepResult"]
 
 
 class PagedEngine:
     """Continuous batching over a pool of real blocks; the only state of the model engine."""
 
     def __init__(
-        self, layout: Layout, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+        self,
+        layout: Layout,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        *,
+        prefix_caching: bool = False,
+        prefix_retention_interval: int | None = 0,
+        scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS,
+        watermark: float = 0.0,
+        reserve_full_isl: bool = True,
+        async_scheduling: bool = False,
+        long_prefill_token_threshold: int = 0,
     ) -> None:
-        """`num_blocks` includes the null block. Raises BadValueError where vLLM would refuse to start."""
+        """`num_blocks` includes the null block. The options are vLLM's, with its defaults, but for `prefix_caching`.
+
+        `prefix_retention_interval` None keeps every prefix of sliding and state groups. The layout must be the one for
+        these options: windows count what is in flight, states one block more with a prefix cache.
+        Raises BadValueError where vLLM would refuse to start, UnsupportedError for what this model does not follow.
+        """
         for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value < 1:
                 raise BadValueError(f"{name}: {value} is below 1", fix="an engine must run something in each step")
+        if not 0 <= watermark < 1:
+            raise BadValueError(f"watermark: {watermark} is not a share of the pool", fix="give 0 or more, below 1")
+        if long_prefill_token_threshold < 0:
+            raise BadValueError(f"long_prefill_token_threshold: {long_prefill_token_threshold} is below 0")
         refusal = start_refusal(layout, num_blocks, max_model_len)
         if refusal:
             raise BadValueError(refusal, fix="add blocks or lower max_model_len")
@@ -91,16 +67,33 @@ class PagedEngine:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
-        self.block_pool = BlockPool(num_blocks)
+        self.scheduling_policy = scheduling_policy
+        self.watermark_blocks = int(watermark * num_blocks)
+        self.reserve_full_isl = reserve_full_isl
+        self.async_scheduling = async_scheduling
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.kv_cache = KvCache(
+            layout, num_blocks, max_model_len, prefix_caching=prefix_caching, retention=prefix_retention_interval
+        )
+        self.block_pool = self.kv_cache.pool
         self.preemptions = 0
         self.aborted = 0
         self.total_prompt_tokens = 0  # of requests that got their first token; recomputation is not counted again
         self.total_generation_tokens = 0
         self._requests: dict[str, EngineRequest] = {}
         self._running: list[EngineRequest] = []
-        self._waiting: deque[EngineRequest] = deque()
-        # Every running request asks at every step; at most max_model_len different lengths are ever asked.
-        self._blocks_for = lru_cache(maxsize=None)(layout.blocks_for)
+        self._waiting = waiting_queue(scheduling_policy)
+        self._serial = 0
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps that may be scheduled before the output of the first of them must be handed in."""
+        return 2 if self.async_scheduling else 1
+
+    @property
+    def key_tokens(self) -> int:
+        """Tokens that one of a request's `block_keys` stands for."""
+        return self.kv_cache.hash_size
 
     @property
     def free_blocks(self) -> int:
@@ -115,12 +108,12 @@ class PagedEngine:
     @property
     def running(self) -> tuple[str, ...]:
         """Ids of running requests, in admission order."""
-        return tuple(request.request_id for request in self._running)
+        return tuple([request.request_id for request in self._running])
 
     @property
     def waiting(self) -> tuple[str, ...]:
         """Ids of waiting and preempted requests, next one first."""
-        return tuple(request.request_id for request in self._waiting)
+        return tuple([request.request_id for request in self._waiting.in_order()])
 
     @property
     def num_running(self) -> int:
@@ -139,12 +132,30 @@ class PagedEngine:
 
     def block_ids(self, request_id: str) -> Sequence[int]:
         """Ids that the request holds now; empty while it waits. Raises KeyError for an unknown request."""
-        return tuple(self._requests[request_id].block_ids)
+        return self.kv_cache.block_ids(self._requests[request_id])
 
-    def add(self, request_id: str, prompt_tokens: int, max_new_tokens: int, stop_after: int | None = None) -> Tokens:
+    def held_blocks(self, request_id: str) -> tuple[int, ...]:
+        """Blocks that the request holds now in each group. Raises KeyError for an unknown request."""
+        return self.kv_cache.held(self._requests[request_id])
+
+    def add(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        stop_after: int | None = None,
+        *,
+        priority: int = 0,
+        arrival: int | None = None,
+        block_keys: tuple[int, ...] = (),
+    ) -> Tokens:
         """Queue a request; returns the most tokens that it can produce (clipped to the window, as vLLM does silently).
 
         It ends with reason `stop` at its `stop_after`-th token, if that comes before the limit (`length`).
+        `priority`: the lower, the sooner; of equals, the one of the smaller `arrival` (None: in order of the calls).
+        `block_keys`: what the prefix cache knows the prompt's first full blocks of `key_tokens` tokens by, numbers from
+        0 on: two requests have the same key for a block where they are equal up to its end. What has no key is like
+        nobody else's (see prefix_keys.py).
         Raises BadValueError for lengths that the engine could never serve, AccountingError for an id in use.
         """
         if request_id in self._requests:
@@ -156,10 +167,22 @@ class PagedEngine:
             )
         if max_new_tokens < 1 or (stop_after is not None and stop_after < 1):
             raise BadValueError(f"{max_new_tokens} new tokens, stop after {stop_after}", fix="ask for at least one")
+        if len(block_keys) * self.key_tokens > prompt_tokens:
+            raise BadValueError(f"{len(block_keys)} block keys for a prompt of {prompt_tokens} tokens")
         clipped = min(max_new_tokens, self.max_model_len - prompt_tokens)
-        request = EngineRequest(request_id, prompt_tokens, clipped, stop_after, [])
+        self._serial += 1
+        request = EngineRequest(
+            request_id,
+            self._serial,
+            prompt_tokens,
+            clipped,
+            stop_after,
+            priority,
+            self._serial if arrival is None else arrival,
+            block_keys,
+        )
         self._requests[request_id] = request
-        self._waiting.append(request)
+        self._waiting.add(request)
         return Tokens(clipped)
 
     def abort(self, request_id: str) -> bool:
@@ -167,11 +190,12 @@ class PagedEngine:
         request = self._requests.pop(request_id, None)
         if request is None:
             return False
+        request.left = True
         if request.running:
             self._running.remove(request)
         else:
             self._waiting.remove(request)
-        self._free(request)
+        self.kv_cache.release(request)
         self.aborted += 1
         return True
 
@@ -181,113 +205,160 @@ class PagedEngine:
 
     def schedule(self) -> SchedulerOutput:
         """Choose the tokens of the next step and take the blocks for them."""
-        scheduled: dict[str, int] = {}
-        preempted: list[str] = []
-        budget = self._schedule_running(scheduled, preempted)
-        admitted: list[str] = []
-        if not preempted:
-            budget = self._schedule_waiting(scheduled, admitted, budget)
-        return SchedulerOutput(scheduled, self.max_num_batched_tokens - budget, tuple(admitted), tuple(preempted))
+        self.kv_cache.begin_step()
+        # One request alone need not leave room for others (vLLM).
+        alone = len(self._running) + len(self._waiting) <= 1
+        step = StepInMaking(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
+        self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_waiting(step)
+        return SchedulerOutput(
+            {request_id: work.new_tokens for request_id, work in step.work.items()},
+            self.max_num_batched_tokens - step.budget,
+            tuple(step.admitted),
+            tuple(step.preempted),
+            tuple(step.work.values()),
+        )
 
     def update_from_output(self, output: SchedulerOutput) -> StepResult:
-        """The model has executed `output`: hand out tokens and end what is complete; aborted requests are skipped."""
+        """The model has executed `output`: hand out tokens and end what is complete; aborted requests are skipped.
+
+        Outputs are handed in in the order in which they were scheduled, at most `steps_in_flight` after the first.
+        """
         produced: list[str] = []
         finished: list[tuple[str, FinishReason]] = []
-        for request_id in output.num_scheduled_tokens:
-            request = self._requests.get(request_id)
-            if request is None or request.num_computed_tokens < request.num_tokens:
-                continue  # aborted while the model executed, or a prefill chunk that is not the last one
+        for request, _, new_tokens, samples in output.work:
+            if request.left:
+                continue  # aborted, or ended before the engine knew (asynchronous scheduling)
+            request.num_in_flight_tokens -= new_tokens
+            stale = request.num_stale_tokens > 0
+            if stale:
+                request.num_stale_tokens -= new_tokens
+            if not samples:
+                continue  # a prefill chunk that is not the last one
             if request.num_output_tokens == 0:
                 self.total_prompt_tokens += request.prompt_tokens
             request.num_output_tokens += 1
-            produced.append(request_id)
-            if request.num_output_tokens == request.stop_after:
-                finished.append((request_id, FinishReason.STOP))
-            elif request.num_output_tokens == request.max_new_tokens:
-                finished.append((request_id, FinishReason.LENGTH))
+            produced.append(request.request_id)
+            if self.async_scheduling:
+                self._take_in(request, stale=stale)
+            if request.num_output_tokens == request.last_output:
+                finished.append((request.request_id, request.finish_reason))
+                self._finish(request)
         self.total_generation_tokens += len(produced)
         if finished:
-            for request_id, _ in finished:
-                request = self._requests.pop(request_id)
-                request.running = False
-                self._free(request)
             self._running = [request for request in self._running if request.running]
         return StepResult(tuple(produced), tuple(finished), output.preempted, output.total_num_scheduled_tokens)
 
-    def _schedule_running(self, scheduled: dict[str, int], preempted: list[str]) -> int:
-        """Grow running requests in admission order; returns the token budget that is left."""
-        budget = self.max_num_batched_tokens
+    def _schedule_running(self, step: StepInMaking) -> None:
+        """Grow running requests in admission order."""
         index = 0
-        while index < len(self._running) and budget > 0:
+        while index < len(self._running) and step.budget > 0:
             request = self._running[index]
-            new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            while not self._allocate(request, new_tokens):
-                victim = self._running.pop()  # may be the request itself
-                self._preempt(victim)
-                preempted.append(victim.request_id)
-                if victim is request:
-                    return budget
-            scheduled[request.request_id] = new_tokens
-            request.num_computed_tokens += new_tokens
-            budget -= new_tokens
+            new_tokens = self._next_tokens(request, step)
+            if not new_tokens:
+                index += 1
+                continue
+            # What is quiet needs no block: most sequences in most steps.
+            if request.num_computed_tokens + new_tokens > request.quiet_until:
+                while not self.kv_cache.grow(request, new_tokens):
+                    place = self._victim()
+                    victim = self._running.pop(place)  # may be the request itself
+                    index -= place < index
+                    step.take_away(victim)
+                    step.preempted.append(victim.request_id)
+                    self._preempt(victim)
+                    if victim is request:
+                        return
+            self._give(step, request, new_tokens)
             index += 1
-        return budget
 
-    def _schedule_waiting(self, scheduled: dict[str, int], admitted: list[str], budget: int) -> int:
-        """Admit from the head of the queue until something runs out; returns the token budget that is left."""
-        while self._waiting and budget > 0 and len(self._running) < self.max_num_seqs:
-            request = self._waiting[0]
-            if self._blocks_for(request.num_tokens) > self.block_pool.free_blocks:
+    def _next_tokens(self, request: EngineRequest, step: StepInMaking) -> int:
+        """Tokens that a running request gets in this step."""
+        computed, coming = request.num_computed_tokens, request.num_output_placeholders
+        if coming and computed + 2 - coming >= request.prompt_tokens + request.max_new_tokens:
+            return 0  # its last token is on its way
+        new_tokens = request.prompt_tokens + request.num_output_tokens + coming - computed
+        if new_tokens == 1:
+            return 1  # a window is never outgrown: what a request may produce was clipped to it
+        room = min(step.budget, self.max_model_len - computed - 1)
+        return self._chunk(request, computed, min(new_tokens, room), step)
+
+    def _chunk(self, request: EngineRequest, start: int, new_tokens: int, step: StepInMaking) -> int:
+        """As many of the tokens as one step may take."""
+        if 0 < step.chunk_limit < new_tokens:
+            new_tokens = step.chunk_limit
+        cache = self.kv_cache
+        if not cache.state_block_size:
+            return new_tokens
+        most = self.max_num_batched_tokens
+        if self.long_prefill_token_threshold:
+            most = min(most, self.long_prefill_token_threshold)
+        return prefill_chunk(
+            request, start, new_tokens, cache.state_block_size, most, puts_aside=cache.puts_states_aside
+        )
+
+    def _schedule_waiting(self, step: StepInMaking) -> None:
+        """Admit from the head of the queue until something runs out."""
+        while self._waiting and step.budget > 0 and len(self._running) < self.max_num_seqs:
+            request = self._waiting.head()
+            hit = self.kv_cache.lookup(request)
+            request.shared_prefix_tokens = hit.parted_at
+            wanted = min(request.num_tokens - hit.tokens, step.budget)
+            new_tokens = self._chunk(request, hit.tokens, wanted, step)
+            headroom = self.watermark_blocks if self._running else 0
+            whole = self.reserve_full_isl
+            if not new_tokens or not self.kv_cache.admit(request, new_tokens, hit, whole=whole, headroom=headroom):
                 break  # nobody overtakes the head
-            new_tokens = min(request.num_tokens, budget)
-            self._allocate(request, new_tokens)
-            self._waiting.popleft()
+            self._waiting.take()
             request.running = True
+            request.num_computed_tokens = hit.tokens
+            if request.cached_tokens is None:
+                request.cached_tokens = hit.tokens
             self._running.append(request)
-            scheduled[request.request_id] = new_tokens
-            admitted.append(request.request_id)
-            request.num_computed_tokens = new_tokens
-            budget -= new_tokens
-        return budget
+            self._give(step, request, new_tokens)
+            step.admitted.append(request.request_id)
 
-    def _allocate(self, request: EngineRequest, new_tokens: int) -> bool:
-        """Take the blocks that `new_tokens` more tokens need; False, and nothing taken, if the pool lacks them."""
-        missing = self._blocks_for(request.num_computed_tokens + new_tokens) - len(request.block_ids)
-        if missing > 0:
-            if missing > self.block_pool.free_blocks:
-                return False
-            request.block_ids += self.block_pool.take(missing)
-        return True
+    def _victim(self) -> int:
+        """Place among the running of the one that loses its blocks."""
+        if self.scheduling_policy is SchedulingPolicy.FCFS:
+            return len(self._running) - 1
+        # Of equals the first one, without a look at the id (vLLM).
+        return max(range(len(self._running)), key=lambda i: (self._running[i].priority, self._running[i].arrival))
 
     def _preempt(self, request: EngineRequest) -> None:
-        """Back to the head of the queue with nothing computed; the tokens produced so far stay."""
-        self._free(request)
+        """Back to the queue with nothing computed; the tokens produced so far stay, and those that are on their way."""
+        self.kv_cache.release(request)
         request.num_computed_tokens = 0
-        request.num_preemptions += 1
+        request.num_output_placeholders = 0
+        request.num_stale_tokens = request.num_in_flight_tokens
         request.running = False
-        self._waiting.appendleft(request)
+        self._waiting.put_back([request])
         self.preemptions += 1
 
-    def _free(self, request: EngineRequest) -> None:
-        self.block_pool.give_back(request.block_ids)
-        request.block_ids = []
+    def _give(self, step: StepInMaking, request: EngineRequest, new_tokens: int) -> None:
+        """Work on these tokens of it: they count as computed from now on."""
+        start = request.num_computed_tokens
+        request.num_computed_tokens = end = start + new_tokens
+        request.num_in_flight_tokens += new_tokens
+        samples = end >= request.prompt_tokens + request.num_output_tokens + request.num_output_placeholders
+        if samples and self.async_scheduling:
+            request.num_output_placeholders += 1
+        step.work[request.request_id] = Work(request, start, new_tokens, samples)
+        step.budget -= new_tokens
 
+    def _take_in(self, request: EngineRequest, *, stale: bool) -> None:
+        """Asynchronous scheduling: a token that was on its way is here, and its block's content known."""
+        if not stale:
+            request.num_output_placeholders -= 1
+        if request.running:
+            self.kv_cache.remember(request, request.num_computed_tokens - request.num_output_placeholders)
 
-def start_refusal(layout: Layout, num_blocks: int, max_model_len: int) -> str | None:
-    """Why vLLM 0.32 would not start with this pool, in its words; None when it would start.
-
-    One request of `max_model_len` must fit the usable blocks, `num_blocks - 1` (`v1/core/kv_cache_utils.py`).
-    """
-    usable = num_blocks - 1
-    if max_model_len < 2:
-        return f"max_model_len: {max_model_len} leaves no room for a prompt and an answer"
-    if usable < 1:
-        return f"No available memory for the cache blocks: {num_blocks} blocks, one of them the null block"
-    need = layout.blocks_for(max_model_len)
-    if need <= usable:
-        return None
-    return (
-        f"To serve at least one request with the model's max seq len ({max_model_len}), {need} KV cache blocks are "
-        f"needed, which is larger than the {usable} usable ones ({num_blocks} with the null block). Based on the "
-        f"available memory, the estimated maximum model length is {layout.largest_length(usable)}"
-    )
+    def _finish(self, request: EngineRequest) -> None:
+        del self._requests[request.request_id]
+        request.left = True
+        if request.running:
+            request.running = False
+        else:
+            self._waiting.remove(request)  # its last token was on its way when it was preempted
+        self.kv_cache.release(request)

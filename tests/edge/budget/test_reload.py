@@ -6,7 +6,8 @@ from typing import Any
 
 from kvbudget.edge.budget.reload import take_over
 from kvbudget.gate.policies import Policy
-from kvbudget.units import Tokens
+from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.units import Blocks, Tokens
 
 Play = Callable[..., None]
 
@@ -32,6 +33,32 @@ def test_margin_context_policy_and_queue_limits_change_while_it_runs(play: Play)
         assert take_over(stand.service, wanted) == ([], [])
 
     play(scene)
+
+
+def test_limits_of_tenants_and_classes_and_the_risk_change_while_it_runs(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        gate = stand.service.gate
+        assert (await stand.chat(headers={"x-kvbudget-tenant": "acme"})).status_code == 200
+        rest = gate.learned.margin.rest
+        wanted = with_gate(
+            stand,
+            tenants={"acme": TenantLimits(max_blocks=Blocks(1))},
+            classes={-5: ClassLimits(reserved_blocks=3)},
+            epsilon=0.2,
+            enough_answers=9.0,
+            worthwhile_wait_ns=7,
+        )
+        changed, later = take_over(stand.service, wanted)
+        assert set(changed) == {"tenants", "classes", "epsilon", "enough_answers", "worthwhile_wait_ns"}
+        assert later == []
+        refused = await stand.chat(headers={"x-kvbudget-tenant": "acme"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "tenant_limit_exceeded")
+        assert (await stand.chat()).status_code == 200
+        assert gate.learned.margin.rest < rest
+        assert gate.learned.enough_answers == 9.0
+        assert "acme" in stand.service.reception.identities.tenants
+
+    play(scene, {"count": 10})
 
 
 def test_a_pool_set_by_hand_holds_beyond_the_next_look_at_the_engine(play: Play) -> None:

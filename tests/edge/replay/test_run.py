@@ -12,8 +12,8 @@ from aiohttp import web
 
 from kvbudget.edge.replay.endpoint import Patience
 from kvbudget.edge.replay.run import ReplaySettings, replay
-from kvbudget.edge.traces import TraceRequest
 from kvbudget.errors import BadValueError
+from kvbudget.simulate.load import TraceRequest
 from kvbudget.units import Tokens
 
 if TYPE_CHECKING:

@@ -185,3 +185,20 @@ def test_an_absurd_structure_is_refused_before_the_engine_is_asked(
     with pytest.raises(BadRequestError) as caught:
         asyncio.run(count())
     assert (caught.value.code, asked) == ("prompt_too_large", [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (b'{"count": 3, "tokens": [7, 8, 9]}', [7, 8, 9]),
+        (b'{"count": 2, "tokens": [7, 8, 9]}', None),
+        (b'{"count": 2, "tokens": [7, "8"]}', None),
+        (b'{"count": 2, "tokens": [7, true]}', None),
+        (b'{"count": 2}', None),
+    ],
+)
+def test_ids_that_the_engine_tells_come_with_the_count_of_one_prompt(
+    completions: Callable[..., Ask], answer: bytes, wanted: list[int] | None
+) -> None:
+    assert _count(Tokenize(answer=answer), completions("a b c")).token_ids == wanted
+    assert _count(Tokenize(answer=answer), completions(["a", "b"])).token_ids is None

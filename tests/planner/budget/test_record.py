@@ -16,12 +16,14 @@ from kvbudget.planner.budget.record import (
     carried_over,
     derived_gate,
     gate_settings,
+    gate_tables,
     layout_of,
     request_inputs,
     section,
     tables,
     with_receipt,
 )
+from kvbudget.planner.budget.schema import checked
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.request import PlanRequest
 from kvbudget.pool.groups import Layout
@@ -206,3 +208,14 @@ def test_the_same_receipt_is_kept_once_and_only_so_many_are() -> None:
     assert len(kept) == 20
     assert kept[-1]["added"] == "2026-11-30"
     assert kept[-2]["tokens"] == 28
+
+
+def test_tenants_and_classes_are_no_flags_and_survive_a_re_write(budget: Callable[..., dict[str, Any]]) -> None:
+    old = budget()
+    tenants = {"acme": {"weight": 2.5, "max_blocks": 50}, "*": {"tokens_per_minute": 1000}}
+    section(old, "gate").update(tenants=tenants, classes={"-5": {"reserved_blocks": 20}})
+    new: dict[str, Any] = tomllib.loads(budget_text(carried_over(budget(max_model_len=16384), old)))
+    assert gate_tables(new, "tenants") == tenants
+    assert gate_tables(new, "classes") == {"-5": {"reserved_blocks": 20}}
+    assert not {"tenants", "classes"} & gate_settings(new).keys()
+    checked(new)

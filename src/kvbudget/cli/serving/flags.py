@@ -12,7 +12,9 @@ DEFAULTS = {
     "max_context": None,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 2048,
-    "policy": "trajectory",
+    "policy": "learned",
+    "prefix_credit": "auto",
+    "learned_state": None,
     "margin_blocks": 0,
     "queue_requests": 1024,
     "queue_tokens": None,
@@ -61,7 +63,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="the engine's own setting, bounds the prefill delay (default 2048, vLLM's smallest)",
     )
     admission = parser.add_argument_group("admission")
-    admission.add_argument("--policy", help="worst-case or trajectory (default)")
+    admission.add_argument(
+        "--policy",
+        help="learned (default): by the output lengths that it sees, with a small risk of preemption; trajectory and "
+        "worst-case: by what clients declare, without any",
+    )
+    admission.add_argument(
+        "--prefix-credit",
+        metavar="auto|off|computed|scheduled",
+        help="charge what prompts share once: from when it is computed, or scheduled (vLLM without "
+        "long_prefill_token_threshold); auto (default): computed, if the engine tells of a prefix cache",
+    )
+    admission.add_argument(
+        "--learned-state", metavar="FILE", help="where policy learned keeps what it has seen (default: nowhere)"
+    )
     admission.add_argument("--margin-blocks", type=int, metavar="N", help="blocks kept back on purpose (default 0)")
     admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
     admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")

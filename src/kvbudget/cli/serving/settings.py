@@ -9,6 +9,8 @@ from kvbudget.cli.serving.flags import DEFAULTS, add_flags
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens, parse_length, parse_size
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
@@ -78,6 +80,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
             raise BadValueError(f"--{shown}: {value} is not within {low} and {high}", fix=f"give at least {low}")
     if args.overload_status not in (429, 503, 529):
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
+    credit = _prefix_credit(args.prefix_credit)
     return ServiceSettings(
         backend_url=_backend_url(backends[0]) if backends else "",
         tokenizer=args.tokenizer,
@@ -93,7 +96,12 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
             queue_tokens=None if args.queue_tokens is None else parse_length(args.queue_tokens, "--queue-tokens"),
             queue_ns=int(args.queue_seconds * 1e9),
             prefill_tokens_per_step=prefill_tokens(args.max_num_batched_tokens, args.max_num_seqs),
+            sharing=Sharing.COMPUTED if credit is None else credit,
+            tenants={} if budget is None else _tenants(budget),
+            classes={} if budget is None else _classes(budget),
         ),
+        prefix_cache_assumed=credit is not None,
+        learned_state=args.learned_state,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
         host=args.host,
         port=args.port,
@@ -160,6 +168,31 @@ def _policy(name: str) -> Policy:
     except ValueError:
         known = ", ".join(policy.value for policy in Policy)
         raise UnsupportedError(f"--policy {name[:40]}: this version knows {known}", fix="choose one of them") from None
+
+
+def _prefix_credit(name: str) -> Sharing | None:
+    """None: if the engine tells of a prefix cache."""
+    if name == "auto":
+        return None
+    try:
+        return Sharing(name)
+    except ValueError:
+        known = ", ".join(("auto", *Sharing))
+        raise UnsupportedError(f"--prefix-credit {name[:40]}: this version knows {known}", fix="choose one") from None
+
+
+def _tenants(budget: "Document") -> dict[str, TenantLimits]:
+    """[gate.tenants], which the file's reader has judged."""
+    from kvbudget.planner.budget.record import gate_tables
+
+    return {name: TenantLimits(**table) for name, table in gate_tables(budget, "tenants").items()}
+
+
+def _classes(budget: "Document") -> dict[int, ClassLimits]:
+    """[gate.classes], by priority."""
+    from kvbudget.planner.budget.record import gate_tables
+
+    return {int(name): ClassLimits(**table) for name, table in gate_tables(budget, "classes").items()}
 
 
 def prefill_tokens(max_num_batched_tokens: int, max_num_seqs: int) -> int:

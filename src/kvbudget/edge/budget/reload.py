@@ -11,7 +11,7 @@ from kvbudget.units import Blocks
 # What only the decisions to come depend on. The rest is bound to sockets, counters and threads that exist.
 LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
-     "prefill_tokens_per_step"}
+     "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
 LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout"})
 
@@ -39,8 +39,8 @@ def _apply(service: GateService, config: GateConfig) -> None:
     """The pool's own event makes the gate look at everything anew: capacity, caps, and who waits."""
     gate, settings, pool = service.gate, service.settings, service.backend.facts.pool
     ledger = gate.ledger
-    gate.config = config
-    ledger.margin_blocks = config.margin_blocks
+    gate.configure(config)
+    service.reception.identities.expect(config.tenants)
     usable, layout = ledger.usable_blocks, ledger.layout
     if settings.pool_blocks is not None:
         usable = Blocks(settings.pool_blocks)

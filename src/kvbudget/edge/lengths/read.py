@@ -20,9 +20,10 @@ from kvbudget.edge.lengths.histogram import workload_from_metrics
 from kvbudget.edge.lengths.table import WANTED, is_aside, is_table, requests_from_table
 from kvbudget.edge.lengths.usage import requests_from_usage
 from kvbudget.edge.lengths.vllm_log import MARKS, requests_from_log
-from kvbudget.edge.traces import TraceRequest, parse_trace
+from kvbudget.edge.traces import parse_trace
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
+from kvbudget.simulate.load import TraceRequest
 from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl", "usage", "csv", "vllm", "histogram")

@@ -39,6 +39,7 @@ ERROR_TYPES: dict[str, str] = {
     # the gate's refusals
     "context_length_exceeded": _INVALID,
     "too_many_sequences": _INVALID,
+    "tenant_limit_exceeded": _INVALID,
     "rate_limit_exceeded": _RATE,
     "server_is_overloaded": _UNAVAILABLE,
     # the engine, or we

@@ -13,8 +13,8 @@ from kvbudget.edge.replay.outcome import Ending, Outcome
 from kvbudget.edge.replay.prompts import CountError, PromptWriter
 from kvbudget.edge.replay.readings import MetricsReader
 from kvbudget.edge.replay.report import EngineReadings, Slo, build_report
-from kvbudget.edge.traces import DEFAULT_TENANT, TraceRequest
 from kvbudget.errors import BadValueError
+from kvbudget.simulate.load import DEFAULT_TENANT, TraceRequest
 
 COUNTERS_AT_ONCE = 8
 METRICS_PERIOD_S = 0.5

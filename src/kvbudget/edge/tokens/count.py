@@ -1,6 +1,6 @@
 """What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
 from kvbudget.edge.openai.ask import Ask
@@ -8,12 +8,19 @@ from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.errors import KvbudgetError
 from kvbudget.units import Tokens
 
+# Of one prompt: numbers, or 32-bit numbers of this machine one after another.
+TokenIds = Sequence[int] | bytes
+
 
 class Count(NamedTuple):
-    """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound."""
+    """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound.
+
+    `token_ids`: those of the one prompt, if the counter has them at hand; never of a bound.
+    """
 
     prompt_tokens: tuple[Tokens, ...]
     exact: bool
+    token_ids: TokenIds | None = None
 
 
 class CountFailedError(KvbudgetError):
@@ -37,9 +44,9 @@ class Counter(Protocol):
         """
 
 
-def counted(ask: Ask, lengths: tuple[int, ...], *, exact: bool) -> Count:
+def counted(ask: Ask, lengths: tuple[int, ...], *, exact: bool, token_ids: TokenIds | None = None) -> Count:
     """A Count with the request's own truncation applied. Raises BadRequestError for a prompt without tokens."""
     if exact and min(lengths) == 0:
         raise BadRequestError("The prompt has no tokens", "prompt", "empty_prompt")
     limit = ask.truncate_prompt_tokens
-    return Count(tuple(Tokens(n if limit is None else min(n, limit)) for n in lengths), exact)
+    return Count(tuple(Tokens(n if limit is None else min(n, limit)) for n in lengths), exact, token_ids)

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import orjson
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
-from kvbudget.edge.tokens.count import Count, CountFailedError, counted
+from kvbudget.edge.tokens.count import Count, CountFailedError, TokenIds, counted
 
 # `(path, body) -> (status, body)`; the time-out is the poster's.
 Post = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
@@ -56,12 +57,13 @@ class EngineCounter:
             if not isinstance(bound, Count):
                 await bound
         if len(questions) == 1:
-            return counted(ask, (await self._one(questions[0]),), exact=True)
+            length, token_ids = await self._one(questions[0])
+            return counted(ask, (length,), exact=True, token_ids=token_ids)
         turnstile = asyncio.Semaphore(PARALLEL_CALLS)
 
         async def bounded(question: bytes) -> int:
             async with turnstile:
-                return await self._one(question)
+                return (await self._one(question))[0]
 
         tasks = [asyncio.ensure_future(bounded(question)) for question in questions]
         try:
@@ -70,7 +72,8 @@ class EngineCounter:
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, question: bytes) -> int:
+    async def _one(self, question: bytes) -> tuple[int, TokenIds | None]:
+        """(tokens, their ids where the engine tells them)."""
         try:
             status, answer = await self._post(PATH, question)
         except (OSError, TimeoutError) as error:
@@ -85,7 +88,9 @@ class EngineCounter:
         count = document.get("count")
         if type(count) is not int or count < 0:
             raise CountFailedError(f"the engine's {PATH} answered without a count")
-        return count
+        tokens = document.get("tokens")
+        told = isinstance(tokens, list) and len(tokens) == count and set(map(type, tokens)) == {int}
+        return count, cast("list[int]", tokens) if told else None
 
 
 def _chat_question(ask: Ask, prompt: ChatPrompt) -> bytes:

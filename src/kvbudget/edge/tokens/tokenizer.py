@@ -123,10 +123,11 @@ class TokenizerCounter:
             texts = [self._template_for(prompt).render(prompt, self._default_kwargs)]
         check_text(texts, self._max_text_bytes, self._max_run_chars)
         try:
-            lengths = tuple(self._vocabulary.length(text, special=prompt.add_special_tokens) for text in texts)
+            encoded = [self._vocabulary.encoded(text, special=prompt.add_special_tokens) for text in texts]
         except Exception as error:
             raise CountFailedError(f"the tokenizer failed: {error}") from error
-        return counted(ask, lengths, exact=True)
+        token_ids = encoded[0][1] if len(encoded) == 1 else None
+        return counted(ask, tuple([length for length, _ in encoded]), exact=True, token_ids=token_ids)
 
     def _template_for(self, prompt: ChatPrompt) -> ChatTemplate:
         """As transformers' `get_chat_template` chooses among named templates."""

@@ -10,6 +10,7 @@ from typing import Any
 from fastokens import Tokenizer as FastTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from kvbudget.edge.tokens.count import TokenIds
 from kvbudget.edge.tokens.selftest import first_difference
 from kvbudget.errors import BadConfigError
 
@@ -52,12 +53,18 @@ class Vocabulary:
         fast, note = _proved_fast(reference)
         return cls(reference, fast, (*notes, note))
 
-    def length(self, text: str, *, special: bool) -> int:
-        """Tokens of `text`; `special`: with what the post-processor adds (BOS and the like). Releases the GIL."""
+    def encoded(self, text: str, *, special: bool) -> tuple[int, TokenIds]:
+        """(how many tokens, their ids); `special`: with what the post-processor adds (BOS and the like). Releases the
+        GIL."""
         if self._fast is not None:
-            ids, _ = self._fast.encode_batch_flat([text], special)
-            return len(ids) // _ID_BYTES
-        return len(self._reference.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+            data, _ = self._fast.encode_batch_flat([text], special)
+            return len(data) // _ID_BYTES, data
+        ids = self._reference.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return len(ids), ids
+
+    def length(self, text: str, *, special: bool) -> int:
+        """Tokens of `text`."""
+        return self.encoded(text, special=special)[0]
 
     def reference_length(self, text: str, *, special: bool) -> int:
         """The same by the reference, for audits."""

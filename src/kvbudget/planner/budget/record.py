@@ -5,7 +5,7 @@ anew by every plan; [targets], [tolerance], [notes] and edits of [gate] belong t
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvbudget.errors import BadConfigError
 from kvbudget.model.layers import Layer
@@ -199,7 +199,13 @@ def gate_settings(document: Mapping[str, object]) -> Document:
     usable = gate.get("pool_blocks", section(document, "pool").get("usable_blocks"))
     if margin is not None and "margin_blocks" not in gate:
         gate["margin_blocks"] = int(parse_margin(str(margin)).of(usable if isinstance(usable, int) else 0))
-    return {name.replace("-", "_"): value for name, value in gate.items()}
+    return {name.replace("-", "_"): value for name, value in gate.items() if name not in GATE_TABLES}
+
+
+def gate_tables(document: Mapping[str, object], kind: str) -> dict[str, dict[str, Any]]:
+    """The tables of [gate.`kind`], one of GATE_TABLES, by name."""
+    tables_of = section(section(document, "gate"), kind)
+    return {name: dict(table) for name, table in tables_of.items() if isinstance(table, Mapping)}
 
 
 def plain_groups(document: Mapping[str, object]) -> bool:
@@ -409,6 +415,7 @@ _ORDER = ("schema", "created", "written", "written_by", "fits", "findings", "not
           "gate", "model", "precision", "engine", "hardware", "memory", "kv", "pool", "capacity", "workload",
           "receipts")  # fmt: skip
 KNOWN_TABLES = frozenset(_ORDER)
+GATE_TABLES = frozenset({"tenants", "classes"})  # within [gate], and no flags
 _HEAD = """\
 The KV cache budget of this deployment. Review it like code; `kvbudget check` fails when it is no longer true, and
 `kvbudget serve --config` reads [gate].
@@ -419,7 +426,8 @@ _COMMENTS = {
     "targets": "Yours: what the deployment must be able to do, and what to give up first when it cannot.",
     "tolerance": "Yours: how far the pool, a measured receipt and the workload may move before the check fails.",
     "gate": "Read by `kvbudget serve --config`: its flags, with _ for -. Your edits are kept; SIGHUP takes them over.\n"
-    'margin = "5%" (of the pool) or margin_blocks = 100 keep blocks back.',
+    'margin = "5%" (of the pool) or margin_blocks = 100 keep blocks back.\n'
+    "[gate.tenants.NAME] and [gate.classes.PRIORITY] hold limits of tenants, and what is kept for the urgent.",
     "model": "Structure, as it decides the cache.",
     "model.caches": "Layers with the same cache; sizes are of the whole model, in elements.",
     "engine": "The rule that was used, and the values that the engine runs with.",

@@ -12,7 +12,15 @@ from typing import NamedTuple
 from kvbudget.engines.logs.receipt import Receipt
 from kvbudget.errors import BadConfigError, BadValueError, printable
 from kvbudget.planner.budget.drift import tolerance_of
-from kvbudget.planner.budget.record import KNOWN_TABLES, NOT_INPUTS, plain_groups, section, tables
+from kvbudget.planner.budget.record import (
+    GATE_TABLES,
+    KNOWN_TABLES,
+    NOT_INPUTS,
+    gate_tables,
+    plain_groups,
+    section,
+    tables,
+)
 from kvbudget.planner.request import Memory
 from kvbudget.planner.workload.margin import parse_margin
 from kvbudget.pool.groups import Group, LayerKind
@@ -25,7 +33,8 @@ _LARGEST_BLOCK = 2**31 - 1  # tokens; a recurrent state's block is as long as th
 _MOST_GROUPS = 1024
 LARGEST_GATE_BLOCK = 1 << 20  # tokens; vLLM's largest so far are hybrids' 4,128, and the gate keeps a row as long
 _LONGEST_NAME = 120
-POLICIES = ("worst-case", "trajectory")  # `gate.policies` is beside this package, not below it
+_HEAVIEST = 1_000_000  # a tenant's weight
+POLICIES = ("worst-case", "trajectory", "learned")  # `gate.policies` is beside this package, not below it
 _REMOVE = "correct or remove it; or move the file away, and kvbudget plan ... --write writes it anew"
 
 
@@ -96,10 +105,13 @@ def _as_table(path: tuple[str, ...], value: object) -> Mapping[str, object]:
     return value
 
 
-def _table(path: tuple[str, ...], value: object, known: Mapping[str, Kind]) -> None:
+def _table(
+    path: tuple[str, ...], value: object, known: Mapping[str, Kind], beside: frozenset[str] = frozenset()
+) -> None:
+    """`beside`: names that are known there as well, and judged elsewhere."""
     for name, entry in _as_table(path, value).items():
         if name not in known:
-            near = _near(name, known)
+            near = _near(name, beside | known.keys())
             raise _refused((*path, name), "is not known there", f"did you mean {near}?" if near else _REMOVE)
         _value((*path, name), entry, known[name])
 
@@ -125,13 +137,44 @@ def _gate(document: Mapping[str, object]) -> None:
     named = {name.replace("-", "_"): value for name, value in gate.items()}
     if len(named) < len(gate):
         raise _refused(("gate",), "says one flag twice, once with _ and once with -", "leave one of them")
-    _table(("gate",), named, GATE)
+    _table(("gate",), {name: value for name, value in named.items() if name not in GATE_TABLES}, GATE, GATE_TABLES)
+    _tenants(gate)
+    _classes(document, gate)
     if "block_size" in named and tables(section(document, "kv"), "groups") and not plain_groups(document):
         raise _refused(
             ("gate", "block_size"),
             "cannot stand beside [[kv.groups]] that do not all keep every token: requests are charged by them",
             "remove it",
         )
+
+
+def _tenants(gate: Mapping[str, object]) -> None:
+    for name, table in _as_table(("gate", "tenants"), gate.get("tenants", {})).items():
+        path = ("gate", "tenants", name)
+        if name != "*" and not (0 < len(name) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(name)):
+            raise _refused(path, "is no name of a tenant", "use 1 to 64 letters, digits, '.', '_', '-', or \"*\"")
+        _table(path, table, _TENANT)
+
+
+def _classes(document: Mapping[str, object], gate: Mapping[str, object]) -> None:
+    for name, table in _as_table(("gate", "classes"), gate.get("classes", {})).items():
+        digits = name.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or str(int(name)) != name or abs(int(name)) > _MOST_URGENT:
+            raise _refused(
+                ("gate", "classes", name),
+                f"is no priority from -{_MOST_URGENT} to {_MOST_URGENT}",
+                "write [gate.classes.0]",
+            )
+        _table(("gate", "classes", name), table, _CLASS)
+    for limit, kept in (("pool_blocks", "reserved_blocks"), ("max_num_seqs", "reserved_slots")):
+        most, reserved = (
+            gate.get(limit),
+            sum([table.get(kept, 0) for table in gate_tables(document, "classes").values()]),
+        )
+        if isinstance(most, int) and reserved > most:
+            raise _refused(
+                ("gate", "classes"), f"keep {reserved} {kept} in all, more than gate.{limit} = {most}", "keep fewer"
+            )
 
 
 def _groups(document: Mapping[str, object]) -> None:
@@ -257,9 +300,22 @@ GATE: Mapping[str, Kind] = {
     "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH, "max_num_seqs": POSITIVE,
     "max_num_batched_tokens": POSITIVE, "policy": _one_of(*POLICIES), "margin_blocks": COUNT, "margin": MARGIN,
     "queue_requests": COUNT, "queue_tokens": LENGTH, "queue_seconds": NUMBER, "default_max_tokens": LENGTH,
+    "prefix_credit": _one_of("auto", "off", "computed", "scheduled"), "learned_state": TEXT,
     "overload_status": _whole(429, 529), "ledger": _one_of("memory"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
 }  # fmt: skip
+_LONGEST_TENANT = 64
+_TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_MOST_URGENT = 100  # and least: as x-kvbudget-priority
+_TENANT: Mapping[str, Kind] = {
+    "weight": Kind(
+        f"a number above 0, at most {_HEAVIEST:,}",
+        lambda value: _is_number(value) and 0 < value <= _HEAVIEST,  # type: ignore[operator] # it is one
+    ),
+    "max_blocks": POSITIVE,
+    "tokens_per_minute": POSITIVE,
+}
+_CLASS: Mapping[str, Kind] = {"reserved_blocks": COUNT, "reserved_slots": COUNT}
 _NO_INPUTS = frozenset({name.replace("_", "-") for name in NOT_INPUTS} - {"command"} | {"help", "version"})
 _FLAG_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _GROUP: Mapping[str, Kind] = {

@@ -1,0 +1,222 @@
+"""Decides what each that lives is believed to hold, now and over time, and keeps the sums of that up to date.
+
+The sums are a `pool.risk.Outlook`; here is who they are made of: how far each is by now, how likely it is to go on, and
+what of it others hold as well. A step is one decode step of the engine (`gate.pace`).
+"""
+
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.hindsight import Hindsight
+from kvbudget.gate.lengths import Habit, tell_lived
+from kvbudget.gate.overlap import Overlap
+from kvbudget.gate.pace import Pace
+from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.groups import Layout
+from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.pool.risk import EPOCH_STEPS, Growth, Outlook, Share, share_of
+from kvbudget.pool.survival import Survival
+from kvbudget.units import Tokens
+
+_EPOCH_NS = 250_000_000
+# How often the habits are told of one that lives: every so many tokens, later every such part of what it has.
+_FIRST_MARK, _MARKS = 8, 4
+_PAUSE_STEPS = 24  # behind the others by more than that: it was preempted, or its prompt took long
+
+
+class Tracked:
+    """What is kept of one living promise."""
+
+    __slots__ = ("backlog_tokens", "habits", "known_tokens", "lived", "next_mark", "number", "start_step")
+
+    def __init__(
+        self, number: int, habits: tuple[Habit, ...], known_tokens: Tokens | None, start_step: int, backlog_tokens: int
+    ) -> None:
+        self.number = number  # in the order in which they were promised
+        self.backlog_tokens = backlog_tokens
+        self.habits = habits
+        self.known_tokens = known_tokens
+        self.start_step = start_step  # the step before its first token
+        self.lived = 0  # tokens told to the habits
+        self.next_mark = 1  # tokens at which they are told more
+
+    def tell(self, made: int) -> None:
+        """Tell the habits of all tokens up to the `made`-th."""
+        if made > self.lived:
+            tell_lived(self.habits, self.lived, made)
+            self.lived = made
+        self.next_mark = made + max(_FIRST_MARK, made // _MARKS)
+
+
+class Batch:
+    """All that live under one gate, as far as `learned` knows them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.pace = Pace()
+        self.overlap = Overlap()
+        self.outlook = Outlook()
+        self.hindsight = Hindsight()
+        self.growth = Growth(layout)
+        self.tracked: dict[str, Tracked] = {}
+        self._newest = 0  # number of the last one
+        self._fresh_until_ns = 0
+        self._stale = True
+
+    # Who comes, goes on and goes
+
+    def add(
+        self, event: Arrived, made: Reservation, habits: tuple[Habit, ...], backlog_tokens: int, now_ns: int
+    ) -> None:
+        """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
+        if not self.tracked:
+            self.pace.begin(now_ns)
+        self._newest += 1
+        tracked = Tracked(self._newest, habits, event.known_tokens, self.pace.step, backlog_tokens)
+        self.tracked[made.reservation_id] = tracked
+        if not self._stale:
+            passed = self.outlook.now - self.outlook.epoch
+            share = self._share(made, tracked, habits[-1].survival(), made.credit_blocks, passed)
+            self.outlook.add(made.reservation_id, share)
+
+    def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
+        """Tokens of a watched one were seen, and are counted in `living` already."""
+        tracked = self.tracked.get(living.reservation_id)
+        if tracked is None:  # it was cut off, and its last tokens come late
+            return
+        pace, seen = self.pace, living.seen_tokens
+        if seen <= new_tokens:  # its first
+            tracked.start_step = pace.step - seen
+            pace.prefilled(tracked.backlog_tokens, now_ns - living.made_ns)
+        elif tracked.start_step + seen < pace.step - _PAUSE_STEPS:  # it stood still
+            tracked.start_step = pace.step - seen
+        elif tracked.start_step + seen > pace.step:
+            pace.advance(tracked.start_step + seen - pace.step, now_ns)
+            self.outlook.now = pace.step
+        if seen >= tracked.next_mark:
+            tracked.tell(seen)
+
+    def pace_lost(self, living: Reservation) -> None:
+        """From now on its tokens are one a step."""
+        tracked = self.tracked.get(living.reservation_id)
+        if tracked is not None and living.seen_tokens:
+            tracked.start_step = self.pace.step - living.seen_tokens
+
+    def gone(self, reservation_id: str) -> None:
+        """Its blocks are back."""
+        self.outlook.discard(reservation_id)
+        self.tracked.pop(reservation_id, None)  # it ended under another policy
+
+    def pool_changed(self, layout: Layout) -> None:
+        """Blocks are counted otherwise from now on."""
+        self.growth = Growth(layout)
+        self.hindsight.forget()
+        self._stale = True
+
+    # The outlook
+
+    def refresh(self, ledger: Ledger, now_ns: int) -> None:
+        """Everybody's share anew, if the grid has become old: once in EPOCH_STEPS."""
+        if self._fresh_until_ns <= now_ns and not any(living.paced for living in ledger):
+            self.pace.go_on(now_ns)
+        outlook, step = self.outlook, self.pace.step
+        outlook.now = step
+        if not self._stale and step - outlook.epoch < EPOCH_STEPS and now_ns < self._fresh_until_ns:
+            return
+        self._stale = False
+        self._fresh_until_ns = now_ns + _EPOCH_NS
+        outlook.begin(step)
+        hindsight = self.hindsight
+        judging, held = hindsight.due(step), 0.0
+        tables: dict[Habit, Survival] = {}  # asked for once each: whether one is up to date takes a while to tell
+        for living in ledger:
+            tracked = self.tracked.get(living.reservation_id)
+            if tracked is not None and tracked.habits[-1] not in tables:
+                tables[tracked.habits[-1]] = tracked.habits[-1].survival()
+            common = ledger.common_blocks(living.reservation_id)
+            survival = None if tracked is None else tables[tracked.habits[-1]]
+            share = self._share(living, tracked, survival, common, 0)
+            outlook.add(living.reservation_id, share)
+            if judging and tracked is not None and tracked.number <= hindsight.newest:
+                held += share.held
+        if judging:
+            hindsight.judge(step, held)
+        hindsight.foretell(step, outlook, self._newest)
+
+    def together(self, ledger: Ledger) -> int:
+        """Blocks that several hold and that are in nobody's share: held for as long as anybody lives.
+
+        What shares leave out is either saved or one of these; below 0 where more turned out to be shared than that.
+        """
+        return self.outlook.shared + ledger.offered_blocks - ledger.shared_prefix_blocks
+
+    def newcomer(self, event: Arrived, footprint: Footprint, survival: Survival | None, common: int) -> Share:
+        """The share that one more would have, beside `common` blocks that others hold too. No `survival`: its length
+        is known."""
+        known = event.known_tokens
+        return share_of(
+            survival,
+            made_tokens=0,
+            limit_tokens=footprint.max_new_tokens if known is None else known,
+            held=self.held(footprint, 0) - self.overlap.own * common,
+            per_step=self.growth.per_token * footprint.total_sequences,
+            sequences=footprint.total_sequences,
+            offset=self.outlook.now - self.outlook.epoch,
+        )
+
+    def _share(
+        self, living: Reservation, tracked: Tracked | None, survival: Survival | None, common: int, offset: int
+    ) -> Share:
+        """`common`: blocks that others hold as well, and that this share leaves out."""
+        share = self._share_without(living, tracked, survival, common, offset)
+        share.shared = common
+        return share
+
+    def _share_without(
+        self, living: Reservation, tracked: Tracked | None, survival: Survival | None, common: int, offset: int
+    ) -> Share:
+        footprint = living.footprint
+        many = footprint.total_sequences
+        if tracked is None:  # cut off, or promised under another policy: nothing is known, it may stay at its peak
+            held = float(living.peak_blocks - common)
+            return share_of(None, made_tokens=0, limit_tokens=1 << 40, held=held, per_step=0.0, sequences=many)
+        limit = footprint.max_new_tokens if tracked.known_tokens is None else tracked.known_tokens
+        made = min(self.made(living, tracked), limit - 1)
+        return share_of(
+            survival if tracked.known_tokens is None else None,
+            made_tokens=made,
+            limit_tokens=limit,
+            held=self.held(footprint, made) - self.overlap.own * common,
+            per_step=self.growth.per_token * many,
+            sequences=many,
+            offset=offset,
+        )
+
+    # Each of them
+
+    def made(self, living: Reservation, tracked: Tracked) -> int:
+        """Tokens by now: what was seen of it is a report behind, while the others' reports tell what the step is."""
+        if living.paced and not living.seen_tokens:
+            return 0
+        return max(living.seen_tokens, self.pace.step - tracked.start_step)
+
+    def held(self, footprint: Footprint, made: int) -> float:
+        """Blocks that are held of it with `made` tokens in each of its sequences."""
+        growth, new, own = self.growth, footprint.max_new_tokens, self.overlap.own
+        return sum([growth.blocks(own * p + made, p + new) for p in footprint.prompts]) * footprint.sequences
+
+    def engine_holds(self, ledger: Ledger, blocks: int, now_ns: int) -> None:
+        """The engine's own word of what it holds: less than believed where prompts share blocks.
+
+        Whose prompt is still being read is not counted as believed, but may be held: an error to the safe side.
+        """
+        if not self.overlap.listens(now_ns):
+            return
+        believed = prompts = 0.0
+        for living in ledger:
+            tracked = self.tracked.get(living.reservation_id)
+            if tracked is None or not living.seen_tokens:
+                continue
+            footprint = living.footprint
+            whole = self.growth.per_token * sum(footprint.prompts) * footprint.sequences
+            believed += self.held(footprint, self.made(living, tracked)) + self.overlap.share * whole
+            prompts += whole
+        known = ledger.shared_prefix_blocks  # what is known to be shared need not be guessed
+        self.overlap.engine_holds(blocks, believed - known, prompts - known)

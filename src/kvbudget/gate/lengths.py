@@ -1,0 +1,271 @@
+"""Learns, while it happens, how long answers get: the hazard of ending at each length, by who asks for what.
+
+LightLLM's Past-Future scheduler (arXiv 2507.10150) keeps the lengths of the last requests that ended. Lengths of those
+that ended are a biased sample: what is cut off by a limit or by its client never enters it, and while lengths grow the
+long ones are still running. Here every token that anybody produces counts, at once, as one more chance to end that was
+not taken (exposure), and every end as one that was (event). Their quotient, the hazard at each length, is unbiased
+whoever is cut off, and follows a drift before the first long answer has ended.
+
+Evidence of one key fades with a weight of 1 - 1/MEMORY per answer that ended. Keys form a chain from coarse to fine:
+all, (route, limit), (tenant, route, limit), (tenant, route, limit, prompt length). Each level takes the next coarser
+one as if it were PRIOR answers of its own, so a new tenant starts with what is known of others and leaves it as soon as
+it shows another habit. Beyond all experience the chance to end is that of one who is as likely as not to double.
+
+Everything is additions in a fixed order: the same events give the same numbers.
+"""
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any
+
+from kvbudget.errors import BadValueError
+from kvbudget.pool.survival import BINS, EDGES, WIDTHS, Survival, bin_of
+
+MEMORY = 256  # answers
+LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
+USUAL_LIMIT = 2048  # where none is declared: what the gate then promises by default
+SURE_BEFORE = 25.0  # answers: the doubt that is there from the start is a fifth
+PRIOR = 8.0  # answers that a coarser key counts for
+MAX_KEYS = 1024  # tenants' names come from outside; the least recently used key is forgotten
+STATE_VERSION = 1
+_LARGEST_WEIGHT = 1e9
+_LARGEST_SAVED = 1e18
+
+Key = tuple[str, ...]
+
+
+class Habit:
+    """What is known of one key. Weights grow instead of old evidence being multiplied down at every answer."""
+
+    __slots__ = (
+        "_counted",
+        "_parent_revision",
+        "_partly",
+        "_table",
+        "_through",
+        "_unread",
+        "before_all",
+        "ends",
+        "parent",
+        "revision",
+        "total",
+        "weight",
+    )
+
+    def __init__(self, parent: "Habit | None", limit: int = 0) -> None:
+        self.parent = parent
+        self.before_all = 1.0 / (LIMIT_SHARE * limit) if limit else 0.0  # chance to end with a token, before any answer
+        self.ends = [0.0] * BINS
+        # Exposure, so that a stretch costs the same however long it is: tokens in bins of which only a part was gone
+        # through, and where those that were gone through whole begin (+) and end (-).
+        self._partly = [0.0] * BINS
+        self._through = [0.0] * BINS
+        self.weight = 1.0  # of the newest evidence
+        self.total = 0.0  # weighted answers that ended, of themselves or at their limit
+        self.revision = 0
+        self._parent_revision = -1
+        self._unread = 0.0  # evidence since the last revision, in answers
+        self._counted: list[float] = []  # share that ends in each bin
+        self._table: Survival | None = None
+
+    @property
+    def answers(self) -> float:
+        """Answers seen to their end or limit, old ones counting less."""
+        return self.total / self.weight
+
+    @property
+    def exposure(self) -> list[float]:
+        """Tokens of each bin that were produced."""
+        through, exposure = 0.0, []
+        for k in range(BINS):
+            through += self._through[k]
+            exposure.append(max(0.0, self._partly[k] + WIDTHS[k] * through))
+        return exposure
+
+    def lived(self, start: int, end: int) -> None:
+        """A sequence went from `start` to `end` output tokens."""
+        tell_lived((self,), start, end)
+
+    def ended(self, tokens: int) -> None:
+        """A sequence ended of itself with its `tokens`-th token, of which `lived` was told."""
+        k = bin_of(tokens - 1)
+        self.ends[k] += self.weight
+        self._partly[k] -= 0.5 * self.weight  # it lived through half of the last one
+        self.at_limit()
+
+    def at_limit(self) -> None:
+        """A sequence of which `lived` was told may make no more: one answer more is known, without an end."""
+        self.total += self.weight
+        self._unread += 1.0
+        self.weight *= MEMORY / (MEMORY - 1)
+        if self.weight > _LARGEST_WEIGHT:
+            self._rescale()
+
+    def _rescale(self) -> None:
+        by = 1.0 / self.weight
+        self.ends = [by * value for value in self.ends]
+        self._partly = [by * value for value in self._partly]
+        self._through = [by * value for value in self._through]
+        self.total *= by
+        self.weight = 1.0
+
+    def survival(self) -> Survival:
+        """The table, at most a 32nd of what is known behind."""
+        self._revise()
+        if self._table is None:
+            self._table = Survival(self._counted, self._doubt())
+        return self._table
+
+    def count_anew(self) -> None:
+        """With the next question, whatever has come since."""
+        self._parent_revision = -1
+
+    def _revise(self) -> None:
+        """Count anew, if there is enough that was not counted: own evidence, and the parent's as PRIOR answers."""
+        parent = self.parent
+        parent_revision = 0
+        if parent is not None:
+            parent._revise()
+            parent_revision = parent.revision
+        if parent_revision == self._parent_revision and self._unread * 32.0 <= self.answers:
+            return
+        self._parent_revision = parent_revision
+        self.revision += 1
+        self._table = None
+        self._unread = 0.0
+        by = 1.0 / self.weight
+        ends, exposure = self.ends, self.exposure
+        shares: list[float] = []
+        if parent is None:
+            coarser, lent = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)], 2.0
+        else:
+            coarser, lent = parent._counted, PRIOR
+            if parent.parent is None:
+                lent *= parent.answers / (PRIOR + parent.answers)
+        first = 2.0 if self.before_all else 0.0
+        for k in range(BINS):
+            ended = by * ends[k]
+            entered = by * exposure[k] / WIDTHS[k] + 0.5 * ended
+            of_first = first * min(1.0, WIDTHS[k] * self.before_all)
+            shares.append((ended + lent * coarser[k] + of_first) / (entered + lent + first + 1e-9))
+        self._counted = shares
+
+    def _doubt(self) -> float:
+        return 1.0 / sqrt(SURE_BEFORE + self._informed_by())
+
+    def _informed_by(self) -> float:
+        if self.parent is None:
+            return self.answers
+        lent = self.parent._informed_by()
+        return self.answers + PRIOR * lent / (PRIOR + lent)
+
+
+def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
+    """A sequence of whom all these are went from `start` to `end` output tokens."""
+    first, last = bin_of(start), bin_of(end)
+    same = first == last
+    begun = end - start if same else EDGES[first + 1] - start
+    for habit in habits:
+        weight = habit.weight
+        habit._partly[first] += weight * begun
+        if not same:
+            habit._partly[last] += weight * (end - EDGES[last])
+            habit._through[first + 1] += weight
+            habit._through[last] -= weight
+        habit._unread += 0.03
+
+
+class Lengths:
+    """All habits. `chain(...)` gives those that one request teaches, coarsest first; its last is the one to ask."""
+
+    def __init__(self) -> None:
+        self.root = Habit(None)
+        self._habits: dict[Key, Habit] = {}
+
+    @property
+    def answers(self) -> float:
+        """Answers seen to their end, of all together; at most MEMORY."""
+        return self.root.answers
+
+    def chain(self, tenant: str, route: str, limit: int | None, prompt_tokens: int) -> tuple[Habit, ...]:
+        """The habits behind a request that declares `limit` (None: nothing) for a prompt of `prompt_tokens`."""
+        declared = "" if limit is None else str(limit.bit_length())
+        prompt = str(max(8, prompt_tokens.bit_length()) // 2)
+        habits = [self.root]
+        for key in ((route, declared), (tenant, route, declared), (tenant, route, declared, prompt)):
+            habits.append(self._habit(key, habits[-1], (limit or USUAL_LIMIT) if len(key) == 2 else 0))
+        return tuple(habits)
+
+    def _habit(self, key: Key, parent: Habit, limit: int) -> Habit:
+        habit = self._habits.pop(key, None)
+        if habit is None:
+            habit = Habit(parent, limit)
+            if len(self._habits) >= MAX_KEYS:
+                del self._habits[next(iter(self._habits))]
+        habit.parent = parent  # the coarser one may have been forgotten and begun anew
+        self._habits[key] = habit  # the most recently used is the last
+        return habit
+
+    def state(self) -> dict[str, Any]:
+        """Plain data from which `restored` makes the same again: from here on both give the same tables."""
+        for habit in (self.root, *self._habits.values()):
+            habit.count_anew()
+        return {
+            "version": STATE_VERSION,
+            "root": _plain(self.root),
+            "habits": [[list(key), _plain(habit)] for key, habit in self._habits.items()],
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> "Lengths":
+        """From what `state` gave. Raises BadValueError for what it did not give."""
+        lengths = cls()
+        try:
+            if state["version"] != STATE_VERSION:
+                raise BadValueError(f"learned lengths of version {state['version']!r}", fix="start without them")
+            _fill(lengths.root, state["root"])
+            if len(state["habits"]) > MAX_KEYS:
+                raise ValueError(f"{len(state['habits'])} keys")
+            for key, plain in state["habits"]:
+                name = tuple([str(part) for part in key])
+                lengths._habits[name] = habit = Habit(lengths.root)
+                _fill(habit, plain)
+            for name, habit in lengths._habits.items():
+                habit.parent = lengths._habits.get(_coarser(name), lengths.root)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise BadValueError(f"learned lengths cannot be read: {error!r}", fix="start without them") from error
+        return lengths
+
+
+def _coarser(key: Key) -> Key:
+    return key[:-1] if len(key) == 4 else key[1:]
+
+
+def _plain(habit: Habit) -> dict[str, Any]:
+    return {
+        "weight": habit.weight,
+        "total": habit.total,
+        "before_all": habit.before_all,
+        "ends": dict(_filled(habit.ends)),
+        "exposure": dict(_filled(habit.exposure)),
+    }
+
+
+def _filled(values: list[float]) -> Iterator[tuple[str, float]]:
+    return ((str(EDGES[k]), value) for k, value in enumerate(values) if value)
+
+
+def _fill(habit: Habit, plain: dict[str, Any]) -> None:
+    for name, values in (("ends", habit.ends), ("exposure", habit._partly)):
+        for edge, value in plain[name].items():
+            values[bin_of(int(edge))] = _checked(name, value)
+    habit.weight = max(1.0, _checked("weight", plain["weight"]))
+    habit.total = _checked("total", plain["total"])
+    habit.before_all = _checked("before_all", plain["before_all"])
+
+
+def _checked(name: str, value: Any) -> float:
+    number = float(value)
+    if not 0.0 <= number < _LARGEST_SAVED:
+        raise ValueError(f"{name} of {value!r}")
+    return number

@@ -1,0 +1,214 @@
+"""Decides whether one more promise fits beside those that live, and how many blocks all of them need together.
+
+Over one ledger. By which rule: `gate.policies`, or `gate.learned` once enough answers were seen. What has to stay free
+meanwhile for other tenants (`gate.fairness`) and for those who were told to come back (`gate.returns`) is left out.
+"""
+
+from kvbudget.gate.config import GateConfig
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
+from kvbudget.gate.returns import Returns
+from kvbudget.gate.shares import SPREAD, Kept
+from kvbudget.gate.trust import Trust
+from kvbudget.pool.chains import CachedKeys
+from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.units import Blocks, Tokens
+
+# Progress can let the head of the queue in, but looking for every report would cost more than the room is worth: with
+# 900 sequences one look takes a millisecond.
+RECHECK_NS = 20_000_000
+# Who takes back what others borrowed needs less caution: their answers end, and they leave room for it.
+LENDER_CAUTION = 0.3
+
+
+class Promises:
+    """All promises of one gate: those that are made, and whether one more may be."""
+
+    def __init__(
+        self, config: GateConfig, ledger: Ledger, learned: LearnedPolicy, fairness: Fairness, returns: Returns
+    ) -> None:
+        self.cached = CachedKeys()
+        self.trust = Trust()
+        self._config = config
+        self._ledger = ledger
+        self._learned = learned
+        self._fairness = fairness
+        self._returns = returns
+        self._lag_steps = config.lag_steps
+        # What was shown to suffice when the last one was let in covers every course from then on, so it still does. The
+        # same sum made later lets everybody be out of step once more, from where they are seen to be by then.
+        # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
+        self._shown: Blocks | None = None
+        self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
+
+    def configure(self, config: GateConfig) -> None:
+        """Decide by other limits from now on."""
+        self._config = config
+        self._ledger.margin_blocks = config.margin_blocks
+        self._lag_steps = max(self._lag_steps, config.lag_steps)
+        self._shown = None
+
+    @property
+    def by_lengths(self) -> bool:
+        """Whether learned lengths decide; before enough was seen, `trajectory` does."""
+        return self._config.policy is Policy.LEARNED and self._learned.ready
+
+    # One more
+
+    def needed_with(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool
+    ) -> Blocks | None:
+        """What all promises need together with this one; None if there is no room for it beside what is `kept` for
+        other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
+        slots = 0 if kept is None else int(kept.slots)
+        if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
+            return None
+        if not event.prefix:
+            return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+        self._offer(event, footprint)
+        needed = self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+        if needed is None:
+            self._ledger.withdraw(event.request_id)
+        return needed
+
+    def _needed_with(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool
+    ) -> Blocks | None:
+        ledger = self._ledger
+        others = 0 if kept is None else int(kept.most(SPREAD))
+        if self.by_lengths:
+            sum_of_peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
+            if sum_of_peaks + others <= ledger.capacity_blocks:
+                return sum_of_peaks
+            trusted = kept is None and self._fairness.trusts(event, now_ns)
+            coming = 0 if booked or trusted else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
+            caution = LENDER_CAUTION if trusted else 1.0
+            return self._learned.promise_with(ledger, event, footprint, coming, now_ns, kept, caution)
+        needed = promise_with(
+            self._config.policy,
+            ledger,
+            footprint,
+            peak_blocks,
+            paced=_can_be_watched(event, footprint),
+            skew_steps=self._skew_with(sum(footprint.prompts)),
+            request_id=event.request_id,
+        )
+        return needed if needed is None or needed + others <= ledger.capacity_blocks else None
+
+    def credit(self, event: Arrived, footprint: Footprint) -> Blocks:
+        """Blocks of it that would not be charged now, as others hold them."""
+        if not event.prefix:
+            return Blocks(0)
+        credit = self._offer(event, footprint)
+        self._ledger.withdraw(event.request_id)
+        return credit
+
+    def _offer(self, event: Arrived, footprint: Footprint) -> Blocks:
+        proved = self.cached.longest(event.prefix)
+        return self._ledger.offer(event.request_id, footprint, event.prefix, proved=proved, trusted=self.trust.given)
+
+    # Those that are made
+
+    def make(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks, now_ns: int
+    ) -> Reservation:
+        """Promise it. `needed` is what `needed_with` gave for it."""
+        self._told_free = None
+        self._shown = needed
+        return self._ledger.reserve(
+            event.request_id,
+            event.tenant,
+            footprint,
+            paced=_can_be_watched(event, footprint),
+            now_ns=now_ns,
+            peak_blocks=peak_blocks,
+        )
+
+    def lose_pace(self, request_id: str) -> Reservation:
+        """Its tokens are no longer seen."""
+        self._told_free = None
+        return self._ledger.lose_pace(request_id)
+
+    def take_back(self, request_id: str) -> Reservation:
+        """Its blocks are free again."""
+        self._told_free = None
+        charged_again = self._ledger.charged_again
+        ended = self._ledger.end(request_id)
+        if self._ledger.charged_again != charged_again:
+            self._shown = None
+        return ended
+
+    def was_behind(self, steps: int) -> None:
+        """So many tokens of one were not seen until it ended: that far our view of a sequence can be behind it."""
+        if steps > self._lag_steps:
+            self._lag_steps = steps
+            self._shown = None
+
+    def found(self, request_id: str, cached_tokens: Tokens) -> bool:
+        """The engine told how much of a prompt it reused; whether less is charged now."""
+        rise = self._ledger.found(request_id, cached_tokens)
+        if rise > 0:
+            self._guessed_wrong()
+        return rise < 0
+
+    def overflowed(self) -> None:
+        """The engine ran out of blocks. All of it fitted by our reckoning, so what we believe to be shared is not."""
+        if self._ledger.shared_prefix_blocks:
+            self._ledger.end_credits()
+            self._guessed_wrong()
+
+    def _guessed_wrong(self) -> None:
+        self.trust.wrong()
+        self._shown = None
+        self._told_free = None
+
+    def pool_changed(self) -> None:
+        """The pool has another size or layout."""
+        self._shown = None
+        self._told_free = None
+
+    # All together
+
+    def blocks(self, now_ns: int) -> Blocks:
+        """Blocks that all promises need at their worst common moment: never less than the engine can come to hold.
+
+        Under `learned`: what will be enough but for the risk that is taken, by what is believed of each.
+        At most the capacity, unless the pool shrank, its layout changed, or sequences turned out to be further out of
+        step than was thought when they were let in; then nobody is let in until it fits again.
+        """
+        if self.by_lengths:
+            return min(self._ledger.peak_sum_blocks, self._learned.promised(self._ledger, now_ns))
+        anew = promised_blocks(self._config.policy, self._ledger, self.skew_steps)
+        return anew if self._shown is None else min(anew, self._shown)
+
+    def by_tenant(self, now_ns: int) -> dict[str, Blocks]:
+        """The same, by tenant; the sum is `blocks`."""
+        by_tenant = promised_by_tenant(self._config.policy, self._ledger, self.skew_steps)
+        return shared_out(by_tenant, self.blocks(now_ns))
+
+    def free_blocks(self, now_ns: int) -> Blocks:
+        """Blocks that are not promised."""
+        return Blocks(max(0, self._ledger.capacity_blocks - self.blocks(now_ns)))
+
+    def free_to_tell(self, now_ns: int) -> Blocks:
+        """`free_blocks`, at most RECHECK_NS old as to progress: a storm of refusals must be cheap."""
+        if self._told_free is None or self._told_free[0] <= now_ns:
+            self._told_free = (now_ns + RECHECK_NS, self.free_blocks(now_ns))
+        return self._told_free[1]
+
+    @property
+    def skew_steps(self) -> int:
+        """How far sequences may be out of step with one another: outstanding prefill, and reports under way."""
+        return self._skew_with(0)
+
+    def _skew_with(self, more_prompt_tokens: int) -> int:
+        waiting_for_prefill = self._ledger.unseen_prompt_tokens + more_prompt_tokens
+        return -(-waiting_for_prefill // self._config.prefill_tokens_per_step) + self._lag_steps
+
+
+def _can_be_watched(event: Arrived, footprint: Footprint) -> bool:
+    """Whether its course is known: its tokens are reported, its prompt is counted, and it is one sequence."""
+    return event.paced and event.exact and footprint.total_sequences == 1

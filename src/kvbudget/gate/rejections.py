@@ -1,0 +1,100 @@
+"""Decides what a refused client is told: what it needed, what was free, what would be served, when to come back."""
+
+from kvbudget.gate.commands import Reject
+from kvbudget.gate.config import GateConfig
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.expectation import MAX_WAIT_NS, Expectation
+from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.parking import Parking
+from kvbudget.gate.promises import Promises
+from kvbudget.gate.queue import Queue
+from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.resolve import Resolver, most_new_tokens
+from kvbudget.gate.returns import Returns
+from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.ledger import Ledger
+from kvbudget.units import Tokens
+
+MIN_RETRY_NS = 1_000_000_000  # sooner than a second is no waiting time worth telling
+
+
+class Rejections:
+    """The numbers of one gate's refusals."""
+
+    def __init__(
+        self,
+        config: GateConfig,
+        ledger: Ledger,
+        queue: Queue,
+        resolver: Resolver,
+        promises: Promises,
+        parking: Parking,
+        learned: LearnedPolicy,
+        expectation: Expectation,
+        returns: Returns,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._queue = queue
+        self._resolver = resolver
+        self._promises = promises
+        self._parking = parking
+        self._learned = learned
+        self._expectation = expectation
+        self._returns = returns
+
+    def configure(self, config: GateConfig) -> None:
+        """Tell other limits from now on."""
+        self._config = config
+
+    def reject(self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int) -> Reject:
+        """The answer to who is refused; it must not wait any longer."""
+        ledger, max_context = self._ledger, self._resolver.max_context
+        asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
+        cap = self._resolver.context_cap
+        if cap is not None:
+            asked = Tokens(max(1, min(asked, cap - max(event.prompts))))
+        needed = Footprint(event.prompts, asked, event.sequences).peak_blocks(ledger.layout)
+        return Reject(
+            request_id=event.request_id,
+            refusal=refusal,
+            prompt_tokens=Tokens(sum(event.prompts)),
+            max_new_tokens=event.max_new_tokens,
+            needed_blocks=needed,
+            free_blocks=self._promises.free_to_tell(now_ns),
+            capacity_blocks=ledger.capacity_blocks,
+            max_context=max_context,
+            largest_new_tokens=most_new_tokens(event, max_context, ledger),
+            position=self._queue.place_for(event.priority),
+            retry_after_ns=retry_after_ns,
+            sequences=event.sequences * len(event.prompts),
+            running_sequences=ledger.sequences,
+            max_num_seqs=self._config.max_num_seqs,
+            waited_ns=waited_ns,
+        )
+
+    def retry_after_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
+        """Time until everybody before it and then itself would be let in, from MIN_RETRY_NS to MAX_WAIT_NS.
+
+        By learned lengths it is also a promise: who comes back then finds room (`gate.returns`).
+        """
+        if not self._promises.by_lengths:
+            return min(max(self._turnover_ns(event, footprint, now_ns), MIN_RETRY_NS), MAX_WAIT_NS)
+        wait_ns = self._parking.expected_wait_ns(event, footprint, now_ns)
+        soonest_ns = MAX_WAIT_NS if wait_ns is None else min(max(wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
+        credit = self._promises.credit(event, footprint)
+        blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
+        return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, self._queue.next_number(), now_ns)
+
+    def _turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
+        """Time until what runs has ended as far as is needed."""
+        ledger = self._ledger
+        blocks_before, sequences_before = self._queue.before(event.priority)
+        needed = blocks_before + footprint.peak_blocks(ledger.layout) - self._promises.credit(event, footprint)
+        sequences = sequences_before + footprint.total_sequences
+        return self._expectation.wait_ns(
+            ledger,
+            missing_blocks=needed - self._promises.free_to_tell(now_ns),
+            missing_sequences=sequences - (self._config.max_num_seqs - ledger.sequences),
+            now_ns=now_ns,
+        )

@@ -1,0 +1,71 @@
+"""Decides when whoever comes will be let in: the first moment from which on it fits, after those who wait before it."""
+
+from math import sqrt
+
+from kvbudget.gate.queue import Demand
+from kvbudget.gate.shares import Kept
+from kvbudget.pool.risk import GRID, Outlook, Share
+
+_MOST_BIAS = 1.25
+
+
+class WaitForecast:
+    """Waits as they are foreseen, and how they turned out."""
+
+    def __init__(self) -> None:
+        self.bias = 1.0  # real waits over predicted ones
+
+    def wait_ns(self, steps: float, ns_per_step: float) -> int:
+        """How long so many steps will really be."""
+        return int(max(1.0, steps) * ns_per_step * self.bias)
+
+    def waited(self, predicted_ns: int, real_ns: int) -> None:
+        """Somebody for whom a wait was predicted waited this long."""
+        if predicted_ns > 0:
+            ratio = min(4.0, max(0.25, real_ns / (predicted_ns / self.bias)))
+            self.bias += 0.05 * (min(_MOST_BIAS, ratio) - self.bias)
+
+
+def steps_until_room(
+    outlook: Outlook, z: float, newcomer: Share, blocks: float, seats: int, ahead: Demand | None, kept: Kept | None
+) -> float | None:
+    """Steps until the living, those `ahead` and the newcomer fit, and go on fitting; None if that is beyond the grid.
+
+    `blocks`: of the pool that they may have together. `seats`: sequences that may run beside the newcomer. `kept`: what
+    stays free for others.
+    """
+    passed = outlook.now - outlook.epoch
+    room = blocks - max(newcomer.mean, default=newcomer.held)
+    mean, spread, sequences = outlook.mean, outlook.spread, outlook.alive
+    if ahead is not None:
+        mean = [one + more for one, more in zip(mean, ahead.blocks, strict=True)]
+        sequences = [one + more for one, more in zip(sequences, ahead.sequences, strict=True)]
+    variance = 0.0
+    if kept is not None:
+        mean = [one + more for one, more in zip(mean, kept.blocks, strict=True)]
+        variance = kept.variance
+        seats -= int(kept.slots)
+    last = len(GRID) - 1
+    worst = 0  # where it was seen not to fit: likely the same moment stands against the next one
+    before = 1.0
+    for g in range(last):
+        if GRID[g] < passed:
+            worst = g + 1
+            continue
+        # By then it is known who has ended until then; what remains unknown is what comes after.
+        known = spread[g]
+        worst = max(worst, g)
+        for later in (worst, *range(g, last)):
+            left = spread[later] - known + variance
+            missing = mean[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
+            if missing > 0.0:
+                break
+        else:
+            missing = (sequences[g] - seats) * room / max(1.0, float(seats))
+        worst = later
+        if missing <= 0.0:
+            start = GRID[g - 1] if g else 0
+            share = before / (before - min(missing, -1e-9)) if g else 0.5
+            return start + (GRID[g] - start) * share - passed
+        before = missing
+    return None

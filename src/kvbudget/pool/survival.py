@@ -1,0 +1,102 @@
+"""How likely a sequence is to go on: the chance of surviving from one length to another, as a table of fixed size.
+
+The bins of output length are single tokens below 16 and eight to an octave above, so that 144 of them reach 2**20
+tokens with a width of at most an eighth of the length. Within a bin the hazard (the chance of ending with the next
+token) is constant; the cumulative hazard H is then piecewise linear, and
+
+    P(longer than b | longer than a) = exp(H(a) - H(b))
+"""
+
+from collections.abc import Sequence
+from math import exp, log
+
+from kvbudget.units import Tokens
+
+BINS = 144
+MAX_TOKENS = (1 << 20) - 1
+_MOST_MEANS = 64
+_SURELY_OVER = 0.999  # a bin that nobody survived still leaves a little hope: H stays finite
+
+
+def bin_of(tokens: int) -> int:
+    """The bin in which a sequence of so many output tokens stands."""
+    if tokens < 16:
+        return tokens
+    if tokens > MAX_TOKENS:
+        return BINS - 1
+    octave = tokens.bit_length()
+    return 8 * (octave - 5) + (tokens >> (octave - 4)) + 8
+
+
+def _edges() -> list[int]:
+    edges = list(range(16))
+    for octave in range(4, 20):
+        edges += [(8 + eighth) << (octave - 3) for eighth in range(8)]
+    return [*edges, 1 << 20]
+
+
+EDGES = _edges()  # EDGES[k] is the first length of bin k
+WIDTHS = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
+MOST_IN_TABLE = 1 << 17
+BIN_OF = b"".join([bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE])  # bin_of, but faster
+
+
+class Survival:
+    """The chance to go on. `doubt` is the relative standard error of H: how well it is known."""
+
+    __slots__ = ("_chances", "_means", "doubt", "intercept", "slope")
+
+    def __init__(self, end_shares: Sequence[float], doubt: float) -> None:
+        """`end_shares[k]`: of those that enter bin k, the share that ends in it."""
+        self.doubt = doubt
+        self._means: dict[int, Tokens] = {}
+        self._chances: dict[tuple[int, ...], list[float]] = {}
+        self.slope = [0.0] * BINS
+        self.intercept = [0.0] * BINS
+        total = 0.0
+        for k in range(BINS):
+            hazard = -log(1.0 - min(end_shares[k], _SURELY_OVER))
+            slope = hazard / WIDTHS[k]
+            self.slope[k] = slope
+            self.intercept[k] = total - slope * EDGES[k]
+            total += hazard
+
+    def hazard_to(self, tokens: int) -> float:
+        """H(tokens), which also holds beyond MAX_TOKENS."""
+        k = bin_of(tokens)
+        return self.intercept[k] + self.slope[k] * tokens
+
+    def chance(self, tokens: int, further: int) -> float:
+        """P(the output is longer than `tokens` + `further` | it is longer than `tokens`)."""
+        return exp(self.hazard_to(tokens) - self.hazard_to(tokens + further))
+
+    def chances(self, moments: tuple[int, ...]) -> list[float]:
+        """P(the output is longer than each of `moments`); remembered, as everybody who comes asks for the same."""
+        known = self._chances.get(moments)
+        if known is None:
+            known = self._chances[moments] = [self.chance(0, moment) for moment in moments]
+        return known
+
+    def mean_tokens(self, at_most: int) -> Tokens:
+        """Expected tokens of an answer that may have `at_most`; remembered for the limits that are asked for."""
+        known = self._means.get(at_most)
+        if known is None:
+            if len(self._means) >= _MOST_MEANS:
+                self._means.clear()
+            known = self._means[at_most] = self.mean_further(0, at_most)
+        return known
+
+    def mean_further(self, tokens: int, at_most: int) -> Tokens:
+        """Expected tokens still to come after `tokens` of them, of a sequence that may make `at_most` more."""
+        if at_most <= 0:
+            return Tokens(0)
+        base = self.hazard_to(tokens)
+        end = tokens + at_most
+        position, alive, mean = tokens, 1.0, 0.0
+        k = bin_of(tokens)
+        while position < end and alive > 1e-3:
+            edge = min(end, EDGES[k + 1]) if k < BINS - 1 else end
+            then = exp(base - self.intercept[k] - self.slope[k] * edge)
+            mean += (edge - position) * (alive + then) / 2
+            position, alive, k = edge, then, min(k + 1, BINS - 1)
+        return Tokens(max(1, round(mean)))

@@ -1,0 +1,229 @@
+"""Decides what is kept of a run and what it comes to: sums and histograms, so that memory does not grow with it."""
+
+import heapq
+from collections import Counter
+from typing import Any
+
+from kvbudget.simulate.clients import Client, Ending
+from kvbudget.simulate.histogram import Histogram
+from kvbudget.simulate.settings import Slo
+
+SCHEMA = "kvbudget.simulate/1"
+_MOST_TENANTS = 100  # that are told apart in a report
+_MOST_OPEN = 10_000  # refusals whose right time is still looked for
+
+
+class Tally:
+    """What became of one group of requests."""
+
+    __slots__ = ("endings", "good", "good_tokens", "output_tokens", "requests", "ttft", "useful_tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.endings: Counter[Ending] = Counter()
+        self.good = 0
+        self.good_tokens = 0  # output tokens of requests that met the SLO
+        self.output_tokens = 0  # of all that finished
+        self.useful_tokens = 0  # that had to be computed for what finished
+        self.ttft = Histogram()
+
+    def add(self, other: "Tally") -> None:
+        """Count what became of another group as well."""
+        self.requests += other.requests
+        self.endings += other.endings
+        self.good += other.good
+        self.good_tokens += other.good_tokens
+        self.output_tokens += other.output_tokens
+        self.useful_tokens += other.useful_tokens
+        self.ttft.add_all(other.ttft)
+
+    def ended(self, client: Client, ending: Ending, output_tokens: int, *, good: bool) -> None:
+        """A client is done; `output_tokens` of a finished answer."""
+        self.endings[ending] += 1
+        if ending is Ending.FINISHED:
+            self.output_tokens += output_tokens
+            self.useful_tokens += client.request.prompt_tokens + output_tokens - 1  # nothing follows the last token
+            if good:
+                self.good += 1
+                self.good_tokens += output_tokens
+
+    def document(self, elapsed_s: float) -> dict[str, Any]:
+        """Plain JSON values."""
+        p50, p99 = self.ttft.percentiles((0.5, 0.99))
+        return {
+            "requests": self.requests,
+            "finished": self.endings[Ending.FINISHED],
+            "refused": self.endings[Ending.REFUSED],
+            "timed_out": self.endings[Ending.TIMED_OUT],
+            "goodput_tokens_per_s": _rate(self.good_tokens, elapsed_s),
+            "slo_fraction": self.good / self.requests if self.requests else None,
+            "ttft_s": {"p50": _seconds(p50), "p99": _seconds(p99)},
+        }
+
+
+class RetryTimes:
+    """How honest Retry-After was.
+
+    Of those who came back at the told time, how many were let in at once, or from the queue. And in hindsight: the told
+    time beside the time until somebody who came then, and needed as much or more, was let in at once (an upper bound of
+    the right time: it takes somebody to come).
+    """
+
+    __slots__ = ("_open", "admitted", "admitted_at_once", "hindsight", "returned", "told", "told_known")
+
+    def __init__(self) -> None:
+        self.told = Histogram()
+        self.told_known = Histogram()  # of those whose hindsight is known
+        self.hindsight = Histogram()
+        self.returned = 0
+        self.admitted = 0
+        self.admitted_at_once = 0
+        self._open: list[tuple[int, int, int]] = []  # (tokens needed, refused at, told)
+
+    def was_told(self, needed_tokens: int, told_ns: int, now_ns: int) -> None:
+        """A refusal told a time."""
+        self.told.add(told_ns)
+        if len(self._open) < _MOST_OPEN:
+            heapq.heappush(self._open, (needed_tokens, now_ns, told_ns))
+
+    def let_in_at_once(self, needed_tokens: int, now_ns: int) -> None:
+        """Somebody who needs so much just came and was let in: whoever was refused before and needs less could be."""
+        while self._open and self._open[0][0] <= needed_tokens:
+            _, refused_ns, told_ns = heapq.heappop(self._open)
+            if now_ns > refused_ns:
+                self.told_known.add(told_ns)
+                self.hindsight.add(now_ns - refused_ns)
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        told, hindsight = self.told_known.percentile(0.5), self.hindsight.percentile(0.5)
+        return {
+            "told": self.told.total,
+            "told_s": {"p50": _seconds(self.told.percentile(0.5))},
+            "hindsight_s": {"p50": _seconds(hindsight)},
+            "told_to_hindsight": told / hindsight if told is not None and hindsight else None,
+            "returned": self.returned,
+            "admitted": self.admitted,
+            "admitted_at_once": self.admitted_at_once,
+            "share_at_once": self.admitted_at_once / self.returned if self.returned else None,
+        }
+
+
+class Result:
+    """One finished run. Token counts are of the engine's work; `wasted_tokens` were computed for clients who left, or
+    past an answer's end (asynchronous scheduling)."""
+
+    def __init__(self, policy: str, slo: Slo) -> None:
+        self.policy = policy
+        self.slo = slo
+        self.requests = 0
+        self.tenants: dict[str, Tally] = {}
+        self.gaps = Histogram()
+        self.stalled_answers = 0  # with a gap over the SLO
+        self.waits = Histogram()  # in the gate's queue, of those that were forwarded
+        self.refusals: Counter[str] = Counter()  # every refusal, also of those who came back
+        self.retry_times = RetryTimes()
+        self.tries = 0
+        self.preemptions = 0
+        self.preempted_requests = 0
+        self.scheduled_tokens = 0
+        self.recomputed_tokens = 0
+        self.wasted_tokens = 0
+        self.cached_tokens = 0  # of prompts of finished answers, that need not be computed
+        self.steps = 0
+        self.held_block_ns = 0
+        self.usable_blocks = 0
+        self.first_ns = 0
+        self.last_ns = 0
+        self.promised_at_end = 0
+        self.oracle_ratio: float | None = None
+
+    @property
+    def all(self) -> Tally:
+        """Of every tenant."""
+        whole = Tally()
+        for tally in self.tenants.values():
+            whole.add(tally)
+        return whole
+
+    def arrived(self, client: Client) -> None:
+        """A request of the load is there."""
+        self.requests += 1
+        self._tenant(client.request.tenant).requests += 1
+
+    def first_token(self, client: Client, now_ns: int) -> None:
+        """A client has its first token."""
+        self._tenant(client.request.tenant).ttft.add(now_ns - client.first_sent_ns)
+
+    def ended(self, client: Client, ending: Ending, now_ns: int, output_tokens: int = 0) -> None:
+        """A client is done."""
+        self.stalled_answers += client.late_gap
+        self.last_ns = max(self.last_ns, now_ns)
+        good = ending is Ending.FINISHED and self._is_good(client)
+        self._tenant(client.request.tenant).ended(client, ending, output_tokens, good=good)
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first arrival to the end of the last request."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def goodput_tokens_per_s(self) -> float:
+        """Output tokens of answers within the SLO, per second."""
+        return _rate(self.all.good_tokens, self.elapsed_s)
+
+    @property
+    def pool_use_mean(self) -> float | None:
+        """Mean share of the pool that was held, over the whole run."""
+        whole = self.usable_blocks * (self.last_ns - self.first_ns)
+        return self.held_block_ns / whole if whole else None
+
+    def document(self) -> dict[str, Any]:
+        """Plain JSON values; percentiles are None when nothing was measured."""
+        elapsed_s = self.elapsed_s
+        wait50, wait99 = self.waits.percentiles((0.5, 0.99))
+        document: dict[str, Any] = {"schema": SCHEMA, "policy": self.policy, **self.all.document(elapsed_s)}
+        document |= {
+            "gap_s": {"p99": _seconds(self.gaps.percentile(0.99))},
+            "preemptions": self.preemptions,
+            "preempted_requests": self.preempted_requests,
+            "recomputed_tokens": self.recomputed_tokens,
+            "pool_use_mean": self.pool_use_mean,
+            "oracle_ratio": self.oracle_ratio,
+            "output_tokens_per_s": _rate(self.all.output_tokens, elapsed_s),
+            "scheduled_tokens": self.scheduled_tokens,
+            "wasted_tokens": self.wasted_tokens,
+            "cached_tokens": self.cached_tokens,
+            "stalled_answers": self.stalled_answers,
+            "wait_s": {"p50": _seconds(wait50), "p99": _seconds(wait99)},
+            "refusals": dict(sorted(self.refusals.items())),
+            "tries": self.tries,
+            "retry_after": self.retry_times.document(),
+            "elapsed_s": elapsed_s,
+            "steps": self.steps,
+        }
+        if len(self.tenants) > 1:
+            document["tenants"] = {name: self.tenants[name].document(elapsed_s) for name in sorted(self.tenants)}
+        return document
+
+    def _is_good(self, client: Client) -> bool:
+        if client.late_gap or client.first_token_ns is None:
+            return False
+        limit_ns = self.slo.ttft_ns
+        return limit_ns is None or client.first_token_ns - client.first_sent_ns <= limit_ns
+
+    def _tenant(self, name: str) -> Tally:
+        tally = self.tenants.get(name)
+        if tally is None:
+            if len(self.tenants) >= _MOST_TENANTS:
+                name = "(others)"
+            tally = self.tenants.setdefault(name, Tally())
+        return tally
+
+
+def _rate(tokens: int, elapsed_s: float) -> float:
+    return tokens / elapsed_s if elapsed_s > 0 else 0.0
+
+
+def _seconds(value_ns: int | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e9

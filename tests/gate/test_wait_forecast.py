@@ -1,0 +1,77 @@
+"""When there will be room."""
+
+import pytest
+
+from kvbudget.gate.queue import Demand
+from kvbudget.gate.shares import Kept
+from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
+from kvbudget.pool.risk import GRID, Outlook, Share, share_of
+
+NEW = share_of(None, made_tokens=0, limit_tokens=100, held=10.0, per_step=0.0, sequences=1)
+
+
+def living(*ends: int, blocks: float = 50.0) -> Outlook:
+    """One each that surely ends after so many steps."""
+    outlook = Outlook()
+    for number, end in enumerate(ends):
+        share = share_of(None, made_tokens=0, limit_tokens=end, held=blocks, per_step=0.0, sequences=1)
+        outlook.add(str(number), share)
+    return outlook
+
+
+def wait(
+    outlook: Outlook, blocks: float = 100.0, seats: int = 10, ahead: Demand | None = None, newcomer: Share = NEW
+) -> float | None:
+    return steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
+
+
+def test_it_goes_in_when_enough_of_those_that_live_have_ended() -> None:
+    soon, late = wait(living(40, 300)), wait(living(300, 600))
+    assert soon is not None
+    assert late is not None
+    assert 40 <= soon <= 64 < 300 <= late <= 512  # within a moment of the grid
+
+
+def test_time_that_has_passed_is_not_waited_for_again() -> None:
+    outlook = living(300, 600)
+    before = wait(outlook)
+    outlook.now = 200
+    after = wait(outlook)
+    assert before is not None
+    assert after is not None
+    assert after == pytest.approx(before - 200)
+
+
+def test_a_seat_is_waited_for_like_blocks() -> None:
+    waited = wait(living(300, 600), blocks=10_000.0, seats=1)
+    assert waited is not None
+    assert 300 <= waited <= 512
+
+
+def test_those_ahead_come_first_and_what_is_kept_is_not_taken() -> None:
+    ahead = Demand(0)
+    for g, moment in enumerate(GRID):
+        ahead.blocks[g] = 50.0 if moment < 1000 else 0.0
+    outlook = living(40, 300)
+    first, second = wait(outlook), wait(outlook, ahead=ahead)
+    assert first is not None
+    assert second is not None
+    assert first < second
+    kept = Kept()
+    kept.blocks = [80.0 if moment < 5000 else 0.0 for moment in GRID]
+    third = steps_until_room(outlook, 2.0, NEW, 85.0, 10, None, kept)
+    assert third is not None
+    assert third > 3000
+
+
+def test_what_lies_beyond_the_grid_is_not_foreseen() -> None:
+    assert wait(living(1 << 40, 1 << 40)) is None
+
+
+def test_waits_that_turn_out_longer_are_foreseen_longer_but_not_without_end() -> None:
+    forecast = WaitForecast()
+    forecast.waited(0, 10**12)  # nothing was foreseen
+    assert forecast.wait_ns(100.0, 1e6) == 100_000_000
+    for _ in range(300):
+        forecast.waited(10**9, 10**11)
+    assert forecast.wait_ns(100.0, 1e6) == pytest.approx(125_000_000, rel=0.01)
