@@ -37,7 +37,8 @@ REFUSALS = {
     Refusal.TENANT_TOKENS: "Its tenant has taken its tokens of this minute (`tokens_per_minute`).",
     Refusal.POOL_FULL: "No room now, and queueing is switched off.",
     Refusal.QUEUE_FULL: "No room now, and the queue is at its bound of requests or tokens.",
-    Refusal.DEADLINE: "No room came free before the deadline (`--queue-seconds` or `x-kvbudget-deadline-ms`).",
+    Refusal.DEADLINE: "No room came, or is expected, before the deadline (`x-kvbudget-deadline-ms`; else `--queue-seconds`, "
+    "and under `learned` what is worth it for `--slo-ttft`).",
     Refusal.ENGINE_BUSY: "The engine itself refused it for overload (its 429 or 503), by limits of its own.",
     Refusal.DRAINING: "The gate shuts down.",
     Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",

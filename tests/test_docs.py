@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvbudget.edge.budget.file import read_budget
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -49,6 +51,15 @@ def test_the_examples_are_small() -> None:
 def test_the_decisions_fit_one_page() -> None:
     for page in (ROOT / "docs" / "adr").glob("*.md"):
         assert len(page.read_text().split()) < 500, page.name
+
+
+def test_budgets_that_a_page_shows_to_be_copied_are_taken(tmp_path: Path) -> None:
+    copied = tmp_path / "kvbudget.toml"
+    shown = [text for page in PAGES for text in re.findall(r"```toml\n(schema = .*?)```", page.read_text(), re.DOTALL)]
+    for text in shown:
+        copied.write_text(text)
+        read_budget(str(copied))
+    assert len(shown) >= 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])

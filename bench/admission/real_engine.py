@@ -5,7 +5,7 @@ that slows down slows them all. Answers end by themselves, long before the max_t
 min_tokens holds the end back until the wanted length, a logit bias brings it then. A client waits 30 s for its first
 token; who waited longer, was refused or saw a pause over the SLO counts for nothing.
 
-    python bench/admission/real_engine.py [--rounds 3] [--requests 120] [--overload 2.0]
+    python bench/admission/real_engine.py [--rounds 3] [--requests 400] [--overload 2.0]
 """
 
 import argparse
@@ -87,7 +87,7 @@ def main() -> int:
     """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=120)
+    parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--overload", type=float, default=2.0)
     args = parser.parse_args()
     venv = Path(os.environ.get("KVBUDGET_ENGINE_VENV", ROOT / ".venv-engine"))

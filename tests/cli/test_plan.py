@@ -187,6 +187,24 @@ def test_the_files_that_are_asked_for_are_written(folder: Path, tmp_path: Path) 
     assert "[gate]" in paths["write"].read_text()
 
 
+def test_a_file_that_cannot_be_made_keeps_neither_the_plan_nor_the_others_back(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)  # as where kvbudget[report] is not installed
+    budget, lost = tmp_path / "kvbudget.toml", tmp_path / "no" / "plan.md"
+    words = ["plan", str(folder), "--gpu", "h100", "--max-model-len", "8k", "--png", str(tmp_path / "plan.png")]
+    assert main([*words, "--html", str(tmp_path / "plan.html"), "--write", str(budget)]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("FITS")
+    assert said.err.count("charts need altair, which is not installed; pip install") == 1
+    assert "[gate]" in budget.read_text()
+    assert main([*words, "--json", "--markdown", str(lost)]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["fits"] is True
+    assert "cannot be written" in said.err
+    assert "charts need altair" in said.err
+
+
 def test_no_memory_is_asked_for_where_flags_alone_size_the_cache(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

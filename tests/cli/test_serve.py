@@ -123,6 +123,8 @@ def test_a_port_in_use_is_a_clear_error() -> None:
         ("--backend", "http://a:1", "--queue-seconds", "-1"),
         ("--backend", "http://a:1", "--queue-seconds", "nan"),
         ("--backend", "http://a:1", "--queue-seconds", "inf"),
+        ("--backend", "http://a:1", "--slo-ttft", "0"),
+        ("--backend", "http://a:1", "--slo-ttft", "nan"),
         ("--backend", "http://a:1", "--max-context", "0"),
         ("--backend", "http://a:1", "--max-context", "many"),
         ("--backend", "http://a:1", "--overload-status", "408"),
@@ -163,6 +165,7 @@ def test_flags_become_settings() -> None:
     assert got.backend_url == "http://[::1]:8000"
     assert (got.gate.policy, got.gate.max_context, got.gate.margin_blocks) == (Policy.WORST_CASE, 8192, 5)
     assert (got.gate.queue_ns, got.gate.prefill_tokens_per_step) == (1_500_000_000, 90)
+    assert got.gate.worthwhile_wait_ns == 4 * 10**9  # for a first token within 5 s
 
 
 def test_lengths_are_learned_and_prompts_credited_by_the_engine_s_word_unless_told_otherwise() -> None:
@@ -278,11 +281,12 @@ def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
     path = tmp_path / "kvbudget.toml"
     path.write_text(
         GATE.format(gate='backend = "http://a:1"\npool_blocks = 200\nblock_size = 16\nmargin = "5%"\n'
-                         'queue_seconds = 2\nmax_context = 4096\npolicy = "worst-case"\nport = 9000')
+                         'queue_seconds = 2\nslo_ttft = 30\nmax_context = 4096\npolicy = "worst-case"\nport = 9000')
     )  # fmt: skip
     got = settings("--config", str(path), "--port", "0")
     assert (got.backend_url, got.pool_blocks, got.block_size, got.port) == ("http://a:1", 200, 16, 0)
     assert (got.gate.margin_blocks, got.gate.max_context, got.gate.queue_ns) == (10, 4096, 2 * 10**9)
+    assert got.gate.worthwhile_wait_ns == 24 * 10**9
     assert got.gate.policy is Policy.WORST_CASE
     assert got.gate.max_num_seqs == 256  # in neither: the default
     assert settings("--config", str(path), "--max-num-seqs", "256", "--margin-blocks", "0").gate.margin_blocks == 0
@@ -295,7 +299,7 @@ def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
         ("speed = 3", "kvbudget.toml: gate.speed is not known there"),
         ("tenant = 3", "gate.tenant is not known there; did you mean tenants"),
         ("tenants = 3", "gate.tenants must be one table"),
-        ("[gate.tenants.acme]\nweight = 0", "gate.tenants.acme.weight is 0, not a number above 0"),
+        ("[gate.tenants.acme]\nweight = 0", "gate.tenants.acme.weight is 0, not a number from 0.001"),
         ("[gate.tenants.acme]\nweight = true", "gate.tenants.acme.weight is true"),
         ("[gate.tenants.acme]\nmax_block = 3", "gate.tenants.acme.max_block is not known there; did you mean max_bl"),
         ("[gate.tenants.acme]\ntokens_per_minute = 0.5", "gate.tenants.acme.tokens_per_minute is 0.5, not a whole"),

@@ -119,7 +119,8 @@ def test_reports_are_written_and_hold_every_run(tmp_path: Path, capsys: pytest.C
     )  # fmt: skip
     text = markdown.read_text()
     assert text.startswith("# Simulated admission: steady\n")
-    assert sum(line.startswith(("| 1.0 |", "| 2.0 |")) for line in text.splitlines()) == 4
+    assert sum(line.startswith(("| 1.0 |", "| 2.0 |")) for line in text.splitlines()) == 2 * 4  # two tables
+    assert "command: kvbudget simulate --scenario steady" in text
     assert html.read_text().count("<svg") == 2
 
 
@@ -134,6 +135,72 @@ def test_a_budget_file_brings_the_pool_and_flags_win(tmp_path: Path, capsys: pyt
     assert small["pool_use_mean"] > 10 * large["pool_use_mean"]
     path.write_text(path.read_text().replace("pool_blocks = ", "pool_blocks = 'many' #"))
     assert "pool_blocks" in failure(capsys, *words)
+
+
+TENANTS = """schema = "kvbudget.budget/1"
+
+[gate]
+pool_blocks = 300
+slo_ttft = 2
+prefix_credit = "off"
+
+[gate.tenants.flood]
+max_blocks = 20
+
+[gate.tenants."*"]
+weight = 2
+
+[gate.classes.-10]
+reserved_blocks = 60
+"""
+
+
+def test_tenants_and_classes_of_a_budget_file_act_as_behind_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, trace = tmp_path / "kvbudget.toml", tmp_path / "trace.jsonl"
+    path.write_text(TENANTS)
+    rows = [
+        {"arrival_s": n / 20, "prompt_tokens": 200, "output_tokens": 60, "max_tokens": 400,
+         "tenant": "flood" if n % 2 else "quiet", "priority": -10 if n % 4 == 0 else 0}
+        for n in range(200)
+    ]  # fmt: skip
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    words = ("--trace", trace, "--num-blocks", 301, "--policy", "learned")
+    with_file = document(capsys, *words, "--config", path)
+    without = document(capsys, *words)
+    assert not {"tenant_blocks", "tenant_too_large"} & set(without["refusals"])
+    assert with_file["tenants"]["flood"]["finished"] == 0  # 38 blocks each, and no more than 20 may be reserved
+    assert with_file["tenants"]["flood"]["refusals"] == {"tenant_too_large": 100}
+    assert with_file["tenants"]["quiet"]["finished"] == 100
+    assert list(with_file["classes"]) == ["-10", "0"]
+    assert (with_file["slo"]["ttft_s"], without["slo"]["ttft_s"]) == (2, 5)
+    assert with_file["gate"]["tenants"] == ["*", "flood"]
+    assert (
+        with_file["command"] == f"kvbudget simulate --trace {trace} --config {path} --num-blocks 301 --policy learned"
+    )
+
+
+def test_at_eighty_columns_policies_and_swept_values_stay_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    policy = "max-num-queued-tokens=20000+watermark=0.05"
+    words = ["--scenario", "steady", "--max-requests", "20", "--policy", f"none,{policy}", "--jobs", "1"]
+    assert main(["simulate", *words, "--sweep", "max-num-seqs=64,128"]) == 0
+    out = capsys.readouterr().out
+    assert sum(f" {seqs} " in line and f" {policy} " in line for seqs in (64, 128) for line in out.splitlines()) == 2
+    assert max(map(len, out.splitlines())) <= 80
+    assert "gap: between" not in out
+
+
+def test_tenants_and_reasons_are_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--scenario", "tenant-flood", "--max-requests", "200", "--num-blocks", "1025"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("load: tenant-flood, ")
+    assert "1,024 blocks of 16 tokens" in out
+    for said in ("Refusals", "tenant_share", "Tenants", "tenant-1", "flood"):
+        assert said in out
 
 
 def test_a_run_in_which_nothing_finishes_is_a_finding(azure: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +226,9 @@ def test_a_run_in_which_nothing_finishes_is_a_finding(azure: Path, capsys: pytes
         (["--scenario", "steady", "--instances", "1000"], "instances"),
         (["--scenario", "steady", "--step-cost", "speed:1"], "step-cost"),
         (["--scenario", "steady", "--watermark", "2"], "watermark"),
-        (["--scenario", "steady", "--sweep", "policy=none"], "NAME is one of"),
+        (["--scenario", "steady", "--sweep", "policy=none"], "use --policy none"),
+        (["--scenario", "steady", "--sweep", "pace=2"], "NAME is one of"),
+        (["--scenario", "steady", "--policy", "max-num-queued-reqs"], "needs a value; write max-num-queued-reqs=64"),
         (["--scenario", "steady", "--sweep", "num-blocks=1,x"], "num-blocks=x"),
         (["--scenario", "steady", "--sweep", "seed=" + ",".join(map(str, range(1500)))], "at most 2000"),
         (["--scenario", "steady", "--jobs", "0"], "jobs"),

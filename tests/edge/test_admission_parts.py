@@ -140,7 +140,7 @@ def test_a_tenant_at_its_own_limit_is_told_which_one_it_is_and_others_are_served
         message = others[-1].json()["error"]["message"]
         assert "tokens_per_minute" in message
         assert 1 <= int(others[-1].headers["retry-after"]) <= 60
-        assert stand.refusals() == {"tenant_too_large": 1, "pool_full": 1, "tenant_tokens": 1}
+        assert stand.refusals() == {"tenant_too_large": 1, "tenant_blocks": 1, "tenant_tokens": 1}
 
     tenants = {
         "acme": TenantLimits(max_blocks=Blocks(3)),

@@ -10,7 +10,7 @@ from kvbudget.edge.answers import ANSWERS, Refuser, retry_headers
 from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.expectation import MAX_WAIT_NS
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusals import QueueBound, Refusal
 from kvbudget.units import Blocks, Tokens
 
 
@@ -54,6 +54,20 @@ def test_what_does_not_fit_now_names_pool_blocks_and_place(refusal: Refusal) -> 
         assert told in error["message"]
     assert 10 <= int(headers["retry-after"]) <= 13
     assert 10_000 <= int(headers["retry-after-ms"]) <= 12_500
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "told"),
+    [
+        (QueueBound.REQUESTS, 12, "12 requests"),
+        (QueueBound.TOKENS, 16384, "16384 tokens"),
+        (QueueBound.SECONDS, 4_000_000_000, "4.0 s"),
+        (None, 0, "the queue is full"),
+    ],
+)
+def test_a_full_queue_names_the_bound_that_was_met(bound: QueueBound | None, limit: int, told: str) -> None:
+    refused = reject(Refusal.QUEUE_FULL)._replace(bound=bound, limit=limit)
+    assert told in json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
 
 
 def test_who_lacks_a_sequence_is_not_told_about_blocks_alone() -> None:

@@ -11,10 +11,11 @@ from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 
-def answer(refusal: Refusal) -> tuple[int, dict[bytes, bytes], str]:
+def answer(refusal: Refusal, limit: int = 0) -> tuple[int, dict[bytes, bytes], str]:
     reject = Reject(
-        "r", refusal, Tokens(100), Tokens(61), Blocks(11), Blocks(3), Blocks(10), Tokens(160), Tokens(60), 7, 9 * 10**9
-    )
+        "r", refusal, Tokens(100), Tokens(61), Blocks(11), Blocks(3), Blocks(10), Tokens(160), Tokens(60), 7, 9 * 10**9,
+        limit=limit,
+    )  # fmt: skip
     status, headers, body = Refuser("gpu0:8000", random.Random(1)).answer(reject)
     return status, dict(headers), json.loads(body)["error"]["message"]
 
@@ -32,6 +33,11 @@ def test_a_limit_of_the_tenant_that_passes_is_named_and_says_when(refusal: Refus
     assert status == 429
     assert told in message
     assert 9 <= int(headers[b"retry-after"]) <= 12
+
+
+@pytest.mark.parametrize("refusal", [Refusal.TENANT_BLOCKS, Refusal.TENANT_TOO_LARGE])
+def test_how_many_blocks_the_tenant_may_reserve_is_told(refusal: Refusal) -> None:
+    assert "tenants.max_blocks: 300)" in answer(refusal, limit=300)[2]
 
 
 def test_a_limit_of_the_tenant_that_stays_is_no_reason_to_come_back() -> None:

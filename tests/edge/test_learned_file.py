@@ -67,10 +67,12 @@ def test_a_bad_file_is_said_put_aside_and_the_policy_learns_anew(
     file = LearnedFile(str(path), learning)
     with caplog.at_level(logging.WARNING):
         file.load()
-    assert "the policy learns anew" in caplog.text
+    assert "the policy learns anew, and the first write keeps this file as " in caplog.text
     assert "Traceback" not in caplog.text
     assert path.read_bytes() == content  # not before there is something better
-    asyncio.run(file.save())
+    with caplog.at_level(logging.INFO):
+        asyncio.run(file.save())
+    assert f"is kept as {path}.bad" in caplog.text
     assert (tmp_path / "learned.json.bad").read_bytes() == content
     assert json.loads(path.read_text())["schema"] == "kvbudget.learned/1"
     LearnedFile(str(path), policy()).load()
@@ -126,3 +128,17 @@ def test_a_disk_that_takes_nothing_is_said_and_the_gate_goes_on(
     asyncio.run(LearnedFile(str(tmp_path / "learned.json"), policy(5)).save())
     assert "what was learned is not kept" in caplog.text
     assert "No space left" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_never_taken_for_one_nor_put_aside(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "state"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(BadValueError, match="cannot be a file"):
+        LearnedFile(str(path), policy(3)).load()
+    assert os.listdir(tmp_path) == ["state"]

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.traces import TraceOptions, apply_options, load_trace
+from kvbudget.edge.identity import Identities
+from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.traces import TraceOptions, apply_options, load_trace, parse_trace
 from kvbudget.errors import BadValueError
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.units import Tokens
@@ -89,7 +91,15 @@ def test_a_trace_without_requests_is_an_error(tmp_path: Path, trace_format: str,
         ("mooncake", '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}', "hash_ids"),
         ("jsonl", '{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}', "arrival_s"),
         ("jsonl", '{"arrival_s": 1e300, "prompt_tokens": 1, "output_tokens": 1}', "arrival_s"),
-        ("jsonl", '{"arrival_s": 1, "prompt_tokens": 1}', "output_tokens"),
+        (
+            "jsonl",
+            '{"arrival_s": 1, "prompt_tokens": 1}',
+            "output_tokens is missing; the row has arrival_s, prompt_tokens",
+        ),
+        ("jsonl", '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "team": "a"}', "'team' is no field"),
+        ("jsonl", '{"arivals_s": 1, "prompt_tokens": 1, "output_tokens": 1}', "'arivals_s' is no field"),
+        ("jsonl", '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "priority": 101}', "priority 101"),
+        ("mooncake", '{"input_length": 1, "output_length": 1}', "timestamp is missing"),
         ("jsonl", '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 9, "max_tokens": 8}', "more than max_tokens"),
         ("jsonl", '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "tenant": 7}', "tenant"),
         ("jsonl", "[" * 100_000, "not JSON"),
@@ -215,6 +225,25 @@ def test_our_own_rows_carry_a_priority_that_is_a_whole_number(tmp_path: Path) ->
     for wrong in (1.5, "1", True, 10**10):
         with pytest.raises(BadValueError, match=r":1: priority .* is not a whole number"):
             load_trace(_file(tmp_path, json.dumps({**row, "priority": wrong})))
+
+
+@pytest.mark.parametrize("name", ["a", "a.b-c_D9", "x" * 64, "x" * 65, "chat team", "\u00e4", "a/b", ""])
+def test_a_load_has_the_tenants_that_the_gate_takes(tmp_path: Path, name: str) -> None:
+    row = {"arrival_s": 0, "prompt_tokens": 8, "output_tokens": 3, "tenant": name}
+    path = _file(tmp_path, json.dumps(row))
+    try:
+        Identities("r").read([(b"x-kvbudget-tenant", name.encode())], b"r-1")
+    except BadRequestError:
+        with pytest.raises(BadValueError, match=r":1: tenant .*; use 1 to 64 letters"):
+            load_trace(path)
+    else:
+        assert load_trace(path)[0].tenant == name
+
+
+def test_a_log_of_requests_may_have_fields_that_a_load_has_not() -> None:
+    row = {"arrival_s": 0, "prompt_tokens": 8, "output_tokens": 3, "model": "m", "tenant": "chat team"}
+    (only,) = parse_trace([json.dumps(row)], "jsonl", "log")
+    assert only.prompt_tokens == 8
 
 
 def test_mooncakes_three_second_bins_are_spread_over_their_whole_width(tmp_path: Path) -> None:

@@ -107,3 +107,13 @@ def test_who_waits_while_the_block_size_changes_is_credited_nothing_by_keys_of_t
     assert gate.promised_blocks() == 4  # one of them; both were thought to share 96 tokens of 64
     gate.handle(CapacityChanged(uniform_layout(32), Blocks(8), None), 3)
     assert gate.promised_blocks() == 8
+
+
+def test_who_waits_for_more_than_its_tenant_may_have_now_is_told_at_once(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(3, tenants={"acme": TenantLimits(max_blocks=Blocks(3))})
+    gate.handle(arrive("a"), 0)
+    assert isinstance(gate.handle(arrive("b", tenant="acme"), 0)[-1], Parked)
+    assert (
+        refusal_of(configured(gate, tenants={"acme": TenantLimits(max_blocks=Blocks(1))})) is Refusal.TENANT_TOO_LARGE
+    )
+    assert not gate.queue

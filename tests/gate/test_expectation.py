@@ -77,5 +77,8 @@ def test_nothing_longer_than_clients_obey_is_told() -> None:
 
 def test_before_anybody_ended_the_pace_of_those_that_stream_is_taken() -> None:
     ledger = a_ledger_of(100, 100)
-    ledger.progress("r0", 50, 1)
-    assert Expectation().wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=5 * SECOND) == 5 * SECOND
+    ledger.progress("r0", 1, 10 * SECOND)  # its prompt took so long, which says nothing of a token
+    assert Expectation().wait_ns(ledger, missing_blocks=1, missing_sequences=0, now_ns=10 * SECOND) < 2 * SECOND
+    ledger.progress("r0", 50, 11 * SECOND)
+    told = Expectation().wait_ns(ledger, missing_blocks=12, missing_sequences=0, now_ns=15 * SECOND)
+    assert told == pytest.approx(49 * SECOND // 10)

@@ -11,7 +11,7 @@ from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived, CapacityChanged, Ended, Progressed, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.tenants import ClassLimits, TenantLimits, account_name, tenant_of
 from kvbudget.gate.turns import AGE_NS
 from kvbudget.pool.footprint import Footprint
@@ -145,7 +145,7 @@ def test_the_reserved_slots_alone_hold_back_a_less_urgent_class(make_gate: MakeG
 
 def flood(gate: Gate, arrive: Arrive, *, paced: bool = True) -> list[Command]:
     """One of `quiet`, and six long prompts of `flood`."""
-    commands = gate.handle(arrive("q0", 16, 16, tenant="quiet", paced=True), 0)
+    commands = gate.handle(arrive("q0", 400, 16, tenant="quiet", paced=True), 0)
     gate.handle(Progressed("q0", 1), 0)
     for number in range(6):
         commands += gate.handle(arrive(f"f{number}", 1600, 16, tenant="flood", paced=paced), 0)
@@ -258,6 +258,47 @@ def test_who_waits_for_its_tenants_blocks_is_told_so_when_it_is_not_worthwhile(
     (refused,) = gate.handle(arrive("a1", tenant="a"), 0)
     assert isinstance(refused, Reject)
     assert refused.refusal is Refusal.TENANT_BLOCKS
+
+
+def test_who_finds_no_place_at_its_own_limit_is_told_the_limit_and_when_its_own_blocks_come_back(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(100, queue_requests=1, tenants={"a": TenantLimits(max_blocks=Blocks(3))})
+    gate.handle(arrive("a0", 16, 16, tenant="a"), 0)
+    gate.handle(arrive("a1", 16, 16, tenant="a"), 0)
+    (refused,) = gate.handle(arrive("a2", 16, 16, tenant="a"), 0)
+    assert isinstance(refused, Reject)
+    assert (refused.refusal, refused.limit, refused.bound) == (Refusal.TENANT_BLOCKS, 3, None)
+    assert refused.free_blocks == 98
+    (never,) = gate.handle(arrive("a3", 16, 48, tenant="a"), 0)
+    assert isinstance(never, Reject)
+    assert (never.refusal, never.limit) == (Refusal.TENANT_TOO_LARGE, 3)
+
+
+def test_at_its_own_limit_it_is_told_when_its_own_end_and_not_when_there_is_room(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(1000, queue_requests=1, tenants={"a": TenantLimits(max_blocks=Blocks(60))})
+    gate.handle(arrive("a0", 16, 800, tenant="a"), 0)
+    gate.handle(arrive("a1", 16, 800, tenant="a"), 0)
+    (refused,) = gate.handle(arrive("a2", 16, 800, tenant="a"), 0)
+    assert isinstance(refused, Reject)
+    assert refused.retry_after_ns >= 10 * SECOND  # 800 tokens of 20 ms
+
+
+@pytest.mark.parametrize(
+    ("config", "bound", "limit"),
+    [({"queue_requests": 1}, QueueBound.REQUESTS, 1), ({"queue_tokens": 40}, QueueBound.TOKENS, 40)],
+)
+def test_a_full_queue_says_which_bound_it_met(
+    make_gate: MakeGate, arrive: Arrive, config: dict[str, int], bound: QueueBound, limit: int
+) -> None:
+    gate = make_gate(2, **config)
+    gate.handle(arrive("a"), 0)
+    gate.handle(arrive("b"), 0)
+    (refused,) = gate.handle(arrive("c"), 0)
+    assert isinstance(refused, Reject)
+    assert (refused.refusal, refused.bound, refused.limit) == (Refusal.QUEUE_FULL, bound, limit)
 
 
 def test_a_tail_of_a_tenant_that_is_not_counted_ends_quietly(make_gate: MakeGate, arrive: Arrive) -> None:

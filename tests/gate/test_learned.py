@@ -20,10 +20,11 @@ from kvbudget.gate.events import (
     Progressed,
     Tick,
 )
+from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.returns import Returns
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.risk import EPOCH_STEPS
@@ -340,6 +341,9 @@ def test_who_would_wait_longer_than_is_worth_it_is_refused_on_arrival(make_gate:
     fill(short, arrive, stop=300)
     fill(long, arrive, stop=300)
     assert refused(short.told[-1:]) is Refusal.QUEUE_FULL
+    last = short.told[-1]
+    assert isinstance(last, Reject)
+    assert (last.bound, last.limit) == (QueueBound.SECONDS, SECOND // 10)
     assert isinstance(long.told[-1], Parked)
 
 
@@ -500,9 +504,12 @@ def test_state_that_was_saved_gives_the_same_decisions(make_gate: MakeGate, arri
     gate.handle(Preempted(None, 1), 10**12)
     restored.learned.resume(json.loads(json.dumps(gate.learned.state())))
     assert restored.learned.margin.added > 0
-    # Nor is what is believed of the batch, from which it follows when tables are looked at, and who was told to return.
+    # Nor is what is believed of the batch, from which it follows when tables are looked at, who was told to return, and
+    # how long a pool takes to turn over.
     gate.handle(CapacityChanged(uniform_layout(16), Blocks(120), None), 10**12)
     gate.returns = gate.promises._returns = gate.rejections._returns = Returns()
+    gate.learned.batch.hindsight.bias = 0.0
+    gate.expectation = gate.rejections._expectation = gate.fairness._expectation = Expectation()
     assert storm(gate, arrive, 6, 10**13) == storm(restored, arrive, 6, 10**13)
     assert storm(make_gate(120, Policy.LEARNED, fair=False), arrive, 6, 10**13) != storm(
         restored, arrive, 6, 2 * 10**13

@@ -166,8 +166,16 @@ def flooded() -> Shares:
     forward(shares, "q1", "b", 0, 200.0)
     shares.kept_from("a", 0, None, SECOND)
     shares.ended("q1", None, 20 * SECOND)
+    shares._account("a", 0).virtual += 0.8 * 20 * SECOND  # it was expected to hold so much for so long
     shares.asked("a", blocks=800.0, sequences=1, prompt_tokens=10, lives_ns=SECOND, now_ns=20 * SECOND)
     return shares
+
+
+def test_who_had_clearly_less_service_for_its_weight_borrows_nothing() -> None:
+    shares = flooded()
+    assert shares.borrows("a", 20 * SECOND)
+    shares._account("a", 0).virtual = shares._virtual - SECOND
+    assert not shares.borrows("a", 20 * SECOND)
 
 
 def test_a_borrower_leaves_free_what_others_held_and_they_do_not() -> None:
@@ -246,6 +254,8 @@ def test_the_prompts_of_a_borrower_go_one_by_one() -> None:
     for number in range(5):
         forward(shares, f"r{number}", "a", 0, prompt=2000)
     forward(shares, "q", "b", 0, prompt=10)
+    assert shares.prompt_may_go("a", 0, 1000, 0)  # for one small prompt nobody is slowed down
+    shares.asked("b", blocks=1.0, sequences=1, prompt_tokens=1000, lives_ns=1, now_ns=0)
     assert not shares.prompt_may_go("a", 0, 1000, 0)
     assert shares.prompt_may_go("b", 0, 500, 0)
     assert not shares.prompt_may_go("b", 0, 1000, 0)  # it would wait for its own
@@ -254,6 +264,14 @@ def test_the_prompts_of_a_borrower_go_one_by_one() -> None:
     for name in ("r0", "r1", "r2", "r3", "r4", "q"):
         shares.lane.left(name, SECOND, computed=True)
     assert shares.prompt_may_go("a", 0, 1000, SECOND)
+
+
+def test_what_a_class_has_reserved_is_kept_clear_however_little_it_asks() -> None:
+    shares = shares_of(classes={-1: ClassLimits(reserved_blocks=1)})
+    for number in range(5):
+        forward(shares, f"r{number}", "a", 0, prompt=2000)
+    forward(shares, "q", "b", 0, priority=-1, prompt=1)
+    assert not shares.prompt_may_go("a", 0, 1000, 0)
 
 
 def test_who_holds_nothing_for_long_is_forgotten_and_who_holds_is_not() -> None:

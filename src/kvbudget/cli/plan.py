@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvbudget.cli.output import written_out
 from kvbudget.cli.planning.flags import add_flags
 from kvbudget.cli.planning.inputs import Inputs, inputs_of
+from kvbudget.errors import InputError
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.document import plan_json
 from kvbudget.planner.request import Plan
@@ -71,10 +72,13 @@ def _asks_for_more(args: argparse.Namespace) -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, print and write; 0 when it fits, 1 when not. Raises InputError for what cannot be planned."""
+    """Plan, write and print; 0 when it fits, 1 when not. Raises InputError for what cannot be planned.
+
+    A file that cannot be made, such as a picture without the packages that draw it, keeps nobody from the plan: it is
+    printed, and the error follows.
+    """
     found = planned(args)
-    if args.markdown or args.html or args.png or args.write:
-        _write_files(args, found)
+    unwritten = _write_files(args, found) if args.markdown or args.html or args.png or args.write else None
     explained = _explained(found) if args.explain else []
     with written_out():
         if args.json:
@@ -86,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(document, allow_nan=False))
         else:
             _print_text(found, explained)
+    if unwritten is not None:
+        raise unwritten
     return 0 if found.plan.fits else 1
 
 
@@ -115,34 +121,59 @@ def _print_text(found: Planned, explained: list[str]) -> None:
         print(line.rstrip())  # tables fill their lines with spaces, which a file or a diff is better without
 
 
-def _write_files(args: argparse.Namespace, found: Planned) -> None:
+def _write_files(args: argparse.Namespace, found: Planned) -> InputError | None:
+    """Write each file that is asked for; none that fails keeps the others from being written. Gives what failed."""
+    failed: InputError | None = None
+    for path, write in (
+        (args.markdown, _write_markdown),
+        (args.html, _write_html),
+        (args.png, _write_png),
+        (args.write, _write_budget),
+    ):
+        if path:
+            try:
+                write(args, found)
+            except InputError as error:
+                if failed is None:
+                    failed = error
+                elif str(error) != str(failed):  # pictures and page fail alike where a package is missing
+                    failed = type(failed)(f"{failed}; {error.message}", fix=error.fix)
+    return failed
+
+
+def _write_markdown(args: argparse.Namespace, found: Planned) -> None:
     from kvbudget.edge.whole_file import write_whole
+    from kvbudget.report.markdown import markdown_report
 
-    plan, sections = found.plan, _sections(found)
-    if args.markdown:
-        from kvbudget.report.markdown import markdown_report
+    write_whole(args.markdown, markdown_report(found.plan, _sections(found)).encode(), "--markdown")
 
-        write_whole(args.markdown, markdown_report(plan, sections).encode(), "--markdown")
-    if args.html:
-        from kvbudget.report.html import html_report
 
-        write_whole(args.html, html_report(plan, sections).encode(), "--html")
-    if args.png:
-        from kvbudget.report.png import png_report
+def _write_html(args: argparse.Namespace, found: Planned) -> None:
+    from kvbudget.edge.whole_file import write_whole
+    from kvbudget.report.html import html_report
 
-        write_whole(args.png, png_report(plan), "--png")
-    if args.write:
-        from kvbudget.cli.budget import keep_plan
-        from kvbudget.cli.planning.extras import workload_facts
+    write_whole(args.html, html_report(found.plan, _sections(found)).encode(), "--html")
 
-        keep_plan(
-            args.write,
-            args,
-            plan,
-            found.inputs.checkpoint.config,
-            margin=args.margin or "",
-            workload=workload_facts(found.extras, args),
-        )
+
+def _write_png(args: argparse.Namespace, found: Planned) -> None:
+    from kvbudget.edge.whole_file import write_whole
+    from kvbudget.report.png import png_report
+
+    write_whole(args.png, png_report(found.plan), "--png")
+
+
+def _write_budget(args: argparse.Namespace, found: Planned) -> None:
+    from kvbudget.cli.budget import keep_plan
+    from kvbudget.cli.planning.extras import workload_facts
+
+    keep_plan(
+        args.write,
+        args,
+        found.plan,
+        found.inputs.checkpoint.config,
+        margin=args.margin or "",
+        workload=workload_facts(found.extras, args),
+    )
 
 
 def _sections(found: Planned) -> "tuple[Section, ...]":

@@ -9,7 +9,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message, error_body
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusals import QueueBound, Refusal
 
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
 _JITTER = 0.25
@@ -118,7 +118,7 @@ class Refuser:
         if reject.refusal is Refusal.TENANT_TOO_LARGE:
             return (
                 f"The request needs {reject.needed_blocks} KV blocks of pool {self._pool_name!r}, more than its tenant "
-                "may reserve at all (tenants.max_blocks); lower max_tokens or shorten the prompt."
+                f"may reserve at all{_tenant_limit(reject)}; lower max_tokens or shorten the prompt."
             )
         pool = (
             f"needs {reject.needed_blocks} KV blocks and pool {self._pool_name!r} has {reject.capacity_blocks} in all, "
@@ -141,9 +141,9 @@ class Refuser:
             )
         why = {
             Refusal.POOL_FULL: "and queueing is off",
-            Refusal.QUEUE_FULL: "and the queue is full",
+            Refusal.QUEUE_FULL: f"and {_met_bound(reject)}",
             Refusal.TENANT_SHARE: "and its tenant has more than its share of the pool, while others need theirs",
-            Refusal.TENANT_BLOCKS: "and its tenant has reserved as many as it may (tenants.max_blocks)",
+            Refusal.TENANT_BLOCKS: f"and its tenant would have reserved more than it may{_tenant_limit(reject)}",
             Refusal.DEADLINE: f"and no room came free within {reject.waited_ns / 1e9:.1f} s of waiting",
         }[reject.refusal]
         return (
@@ -151,6 +151,23 @@ class Refuser:
             f"blocks, {reject.free_blocks} of {reject.capacity_blocks} are free, {why}; place in queue would be "
             f"{reject.position}. Please retry in about {math.ceil(reject.retry_after_ns / 1e9)} s."
         )
+
+
+def _met_bound(reject: Reject) -> str:
+    """Which bound of the queue is in the way."""
+    match reject.bound:
+        case QueueBound.REQUESTS:
+            return f"the queue is full: {reject.limit} requests wait, the most that may (queue_requests)"
+        case QueueBound.TOKENS:
+            return f"the queue is full: it would hold more than {reject.limit} tokens (queue_tokens)"
+        case QueueBound.SECONDS:
+            return f"it would wait longer than the {max(0, reject.limit) / 1e9:.1f} s that are worth waiting (slo_ttft)"
+        case None:
+            return "the queue is full"
+
+
+def _tenant_limit(reject: Reject) -> str:
+    return f" (tenants.max_blocks: {reject.limit})" if reject.limit else " (tenants.max_blocks)"
 
 
 def _lacking(reject: Reject) -> str:
@@ -161,7 +178,7 @@ def _lacking(reject: Reject) -> str:
             f"the request needs {reject.sequences} of the engine's {reject.max_num_seqs} sequences (--max-num-seqs), "
             f"{places} are free; "
         )
-    if reject.needed_blocks > reject.free_blocks:
+    if reject.needed_blocks > reject.free_blocks or reject.refusal is Refusal.TENANT_BLOCKS:
         return ""
     if reject.position > 1:
         return f"{reject.position - 1} before it wait for room, and nobody is overtaken; "

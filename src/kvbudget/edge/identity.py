@@ -15,6 +15,9 @@ OTHER_TENANTS = "other"
 # Every tenant is a metric label; a client that invents names must not be able to blow up the scrape.
 MAX_TENANTS = 256
 _MAX_PRIORITY = 100
+# Each priority is a class of its own, and fairness looks at all of them at every decision. Whoever comes with yet
+# another one is of the nearest class that there is.
+MAX_CLASSES = 16
 _MAX_DEADLINE_MS = 86_400_000
 _NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -33,17 +36,19 @@ class Identity(NamedTuple):
 class Identities:
     """Reads identities; remembers the tenants. From `MAX_TENANTS` on, new ones are accounted together as `other`."""
 
-    def __init__(self, request_id_prefix: str, known: Iterable[str] = ()) -> None:
-        """`known`: tenants that have settings of their own, and are never among the others."""
+    def __init__(self, request_id_prefix: str, known: Iterable[str] = (), classes: Iterable[int] = ()) -> None:
+        """`known`, `classes`: tenants and priorities that have settings of their own, never taken for others."""
         self.tenants = {DEFAULT_TENANT}
-        self.expect(known)
+        self._classes = {0}
+        self.expect(known, classes)
         self._keys: dict[bytes, str] = {}
         self._prefix = request_id_prefix.encode()
         self._numbers = count(1)
 
-    def expect(self, known: Iterable[str]) -> None:
-        """These tenants may come, however many names were invented before."""
+    def expect(self, known: Iterable[str], classes: Iterable[int] = ()) -> None:
+        """These tenants and priorities may come, however many were invented before."""
         self.tenants.update(name for name in known if name != ALL_OTHERS)
+        self._classes.update(classes)
 
     def request_id(self, headers: Headers) -> bytes:
         """`x-request-id`: the client's own where it is printable, else one of ours."""
@@ -66,12 +71,20 @@ class Identities:
             if name == b"x-kvbudget-tenant":
                 identity = identity._replace(tenant=self._tenant(value))
             elif name == b"x-kvbudget-priority":
-                identity = identity._replace(priority=_integer(name, value, -_MAX_PRIORITY, _MAX_PRIORITY))
+                priority = _integer(name, value, -_MAX_PRIORITY, _MAX_PRIORITY)
+                identity = identity._replace(priority=self._class_for(priority))
             elif name == b"x-kvbudget-deadline-ms":
                 identity = identity._replace(deadline_ns=_integer(name, value, 1, _MAX_DEADLINE_MS) * 1_000_000)
         if key is not None and identity.tenant == DEFAULT_TENANT:
             identity = identity._replace(tenant=self._tenant_of_key(key))
         return identity
+
+    def _class_for(self, priority: int) -> int:
+        if priority not in self._classes:
+            if len(self._classes) >= MAX_CLASSES:
+                return min(self._classes, key=lambda known: (abs(known - priority), known))
+            self._classes.add(priority)
+        return priority
 
     def _tenant_of_key(self, header: bytes) -> str:
         """Each API key is a tenant of its own, named by a hash: the key itself must reach no label and no log."""

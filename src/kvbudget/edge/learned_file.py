@@ -2,7 +2,8 @@
 
 Read once, before the gate serves. Written every few minutes and when the gate ends, whole or not at all, by a thread:
 only taking the state is done in the event loop (40 us for each of at most 1,024 kinds of requests). A file that cannot
-be used is no reason not to serve: it is said and put aside, and the policy learns anew.
+be used is no reason not to serve: it is said, the policy learns anew, and the file is put aside (`.bad`) when there is
+something to write in its place.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ class LearnedFile:
     def load(self) -> None:
         """Go on from the file. Raises BadValueError if there can be none: its folder is missing, or it is no file."""
         folder = os.path.dirname(os.path.realpath(self.path))
-        if not os.path.isdir(folder) or os.path.isdir(self.path):
+        if not os.path.isdir(folder) or (os.path.exists(self.path) and not os.path.isfile(self.path)):
+            # A device or a pipe must never be put aside, as a damaged file is.
             raise BadValueError(f"--learned-state: {_shown(self.path)} cannot be a file", fix="name one in a folder")
         try:
             state = self._read()
@@ -47,7 +49,10 @@ class LearnedFile:
                 log.info("%s: goes on from %.0f answers", _shown(self.path), self._policy.lengths.answers)
         except (InputError, OSError) as error:
             self._unusable = True
-            log.warning("%s: %s; the policy learns anew", _shown(self.path), error)
+            shown = _shown(self.path)
+            log.warning(
+                "%s: %s; the policy learns anew, and the first write keeps this file as %s.bad", shown, error, shown
+            )
 
     def keep(self) -> None:
         """Write it every few minutes from now on, until `close`."""
@@ -85,6 +90,7 @@ class LearnedFile:
         if self._unusable:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self.path, f"{self.path}.bad")
+                log.info("%s: what could not be used is kept as %s.bad", _shown(self.path), _shown(self.path))
             self._unusable = False
         write_whole(self.path, data, "learned state")
 

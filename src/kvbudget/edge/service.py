@@ -87,7 +87,7 @@ class GateService:
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
         )
-        identities = Identities(f"kvb-{os.urandom(6).hex()}", settings.gate.tenants)
+        identities = Identities(f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes)
         self.reception = Reception(self.gateway, self._counter(), identities)
         self.backend.on_down = lambda: self.gateway.backend_changed(False)
         self._data_plane: HttpServer | None = None

@@ -29,6 +29,9 @@ from kvbudget.units import Tokens
 
 FORMATS = ("azure", "mooncake", "jsonl")
 _MOST_PRIORITY = 10**9
+_OWN_FIELDS = ("arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "tenant", "priority", "hash_ids")
+# What the gate takes in x-kvbudget-tenant and x-kvbudget-priority (edge/identity.py).
+_LONGEST_TENANT, _MOST_SENT_PRIORITY = 64, 100
 MAX_ARRIVAL_NS = 10 * 366 * 86_400 * 10**9
 
 
@@ -84,7 +87,7 @@ def load_trace(path: Path, trace_format: str | None = None, options: TraceOption
         with given_lines(str(path), fix="give a CSV or JSONL file") as found:
             lines = utf8_only(found, str(path))
             first = next(lines, "")
-            requests = parse_trace(chain((first,), lines), trace_format or _guess(first, path), str(path))
+            requests = parse_trace(chain((first,), lines), trace_format or _guess(first, path), str(path), as_load=True)
     except OSError as error:
         raise BadValueError(f"{path}: {error.strerror or error}", fix="give a readable trace file") from None
     if not requests:
@@ -92,8 +95,14 @@ def load_trace(path: Path, trace_format: str | None = None, options: TraceOption
     return apply_options(requests, options)
 
 
-def parse_trace(lines: Iterable[str], trace_format: str, source: str) -> list[TraceRequest]:
-    """The requests of all lines, as recorded and in their order. Raises BadValueError, naming the line."""
+def parse_trace(lines: Iterable[str], trace_format: str, source: str, *, as_load: bool = False) -> list[TraceRequest]:
+    """The requests of all lines, as recorded and in their order. Raises BadValueError, naming the line.
+
+    `as_load`: they are to be sent, so fields of our own form that nobody reads, and tenants and priorities that the
+    gate does not take, are refused as well.
+    """
+    if as_load and trace_format == "jsonl":
+        return list(_own(lines, source, as_load=True))
     return list(_parser(trace_format)(lines, source))
 
 
@@ -202,8 +211,10 @@ def _mooncake(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
         )
 
 
-def _own(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
+def _own(lines: Iterable[str], source: str, *, as_load: bool = False) -> Iterator[TraceRequest]:
     for where, row in _json_rows(lines, source):
+        if as_load:
+            _check_as_load(where, row)
         tenant = row.get("tenant", DEFAULT_TENANT)
         if not isinstance(tenant, str) or not 0 < len(tenant) <= 200 or not tenant.isprintable():
             raise BadValueError(
@@ -218,6 +229,29 @@ def _own(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
             tenant=tenant,
             hash_ids=_ids(where, row),
             priority=_priority(where, row),
+        )
+
+
+def _check_as_load(where: str, row: dict[str, object]) -> None:
+    """Raises BadValueError for a name that nobody reads, as `team` for `tenant`, and for what the gate refuses."""
+    for name in row:
+        if name not in _OWN_FIELDS:
+            raise BadValueError(
+                f"{where}: {name[:40]!r} is no field of a trace",
+                fix=f"leave it away; known are {', '.join(_OWN_FIELDS)}",
+            )
+    tenant, priority = row.get("tenant"), row.get("priority")
+    if isinstance(tenant, str) and not (
+        0 < len(tenant) <= _LONGEST_TENANT and tenant.isascii() and all(c.isalnum() or c in "._-" for c in tenant)
+    ):
+        raise BadValueError(
+            f"{where}: tenant {tenant[:40]!r} is none that the gate takes",
+            fix=f"use 1 to {_LONGEST_TENANT} letters, digits, '.', '_' or '-'",
+        )
+    if isinstance(priority, int) and _MOST_SENT_PRIORITY < abs(priority) <= _MOST_PRIORITY:
+        raise BadValueError(
+            f"{where}: priority {priority} is none that the gate takes",
+            fix=f"use -{_MOST_SENT_PRIORITY} to {_MOST_SENT_PRIORITY}; smaller is more urgent",
         )
 
 
@@ -267,8 +301,15 @@ def _json_rows(lines: Iterable[str], source: str) -> Iterator[tuple[str, dict[st
 def _length(where: str, name: str, row: dict[str, object]) -> int:
     value = row.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_LENGTH_TOKENS:
+        if name not in row:
+            raise _missing(where, name, row)
         raise BadValueError(f"{where}: {name} {str(value)[:40]} is not a count of tokens", fix="repair this row")
     return value
+
+
+def _missing(where: str, name: str, row: dict[str, object]) -> BadValueError:
+    has = ", ".join(str(key)[:40] for key in list(row)[:8])
+    return BadValueError(f"{where}: {name} is missing; the row has {has or 'nothing'}", fix="repair this row")
 
 
 def _priority(where: str, row: dict[str, object]) -> int:
@@ -282,6 +323,8 @@ def _time_ns(where: str, name: str, row: dict[str, object], unit_ns: int) -> int
     value = row.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_ARRIVAL_NS / unit_ns:
         return round(value * unit_ns)
+    if name not in row:
+        raise _missing(where, name, row)
     raise BadValueError(f"{where}: {name} {str(value)[:40]} is not a time from 0 on", fix="repair this row")
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusals import QueueBound, Refusal
 from kvbudget.units import Blocks, Tokens
 
 
@@ -27,7 +27,8 @@ class Reject(NamedTuple):
 
     `retry_after_ns`: when room is expected (0 where trying again is hopeless). `largest_new_tokens`: the most new
     tokens with which the same prompt could be served on an idle engine. `sequences` is what the request would run,
-    `running_sequences` what runs.
+    `running_sequences` what runs. `bound`: which one of the queue it met, where that is why. `limit`: that bound, in
+    requests, tokens or ns; of TENANT_BLOCKS and TENANT_TOO_LARGE, what the tenant may reserve, in blocks.
     """
 
     request_id: str
@@ -45,6 +46,8 @@ class Reject(NamedTuple):
     running_sequences: int = 0
     max_num_seqs: int = 0
     waited_ns: int = 0
+    bound: QueueBound | None = None
+    limit: int = 0
 
 
 Command = Forward | Parked | Reject

@@ -37,10 +37,16 @@ class GateConfig:
     epsilon: float = 0.025
     # Answers that must have been seen to their end; before that, `trajectory` decides.
     enough_answers: float = 4.0
-    # The longest wait worth having: whoever is expected to wait longer is refused on arrival, and who waits a tenth
-    # longer is given up. A deadline that the request brings counts instead.
+    # The longest wait worth having, by default for a first token within 5 s (`worthwhile_wait_ns`): whoever is expected
+    # to wait longer is refused on arrival, and who waits a tenth longer is given up. A deadline that the request brings
+    # counts instead.
     worthwhile_wait_ns: int = 4 * 10**9
     # Whoever is not named has weight 1 and no limits of its own; classes are priorities. Not `fair`: all are one.
     tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
     classes: Mapping[int, ClassLimits] = field(default_factory=dict)
     fair: bool = True
+
+
+def worthwhile_wait_ns(slo_ttft_ns: int) -> int:
+    """The wait after which a first token may still come in time: a fifth is left to read the prompt, and for error."""
+    return slo_ttft_ns * 4 // 5

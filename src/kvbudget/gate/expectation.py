@@ -68,7 +68,11 @@ class Expectation:
 
     def _guess_from(self, living: list[Reservation], now_ns: int) -> None:
         """Before anybody ended: the pace of those that stream, the slowest of them to be cautious."""
-        paces = [(now_ns - one.made_ns) / one.seen_tokens for one in living if one.paced and one.seen_tokens]
+        paces = [
+            (now_ns - one.first_seen_ns) / (one.seen_tokens - 1)  # the time to the first is not decoding
+            for one in living
+            if one.paced and one.first_seen_ns is not None and one.seen_tokens > 1
+        ]
         if paces:
             self.ns_per_token = max(paces)
 

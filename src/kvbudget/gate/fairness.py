@@ -85,6 +85,10 @@ class Fairness:
             return None
         return self.limits.refusal(event.tenant, _most_tokens(footprint), peak_blocks, now_ns)
 
+    def never_fits(self, tenant: str, peak_blocks: int) -> bool:
+        """Whether its tenant may not have so many blocks at all."""
+        return self.limits is not None and self.limits.never_fits(tenant, peak_blocks)
+
     def forwarded(self, event: Arrived, made: Reservation, now_ns: int) -> None:
         """A promise was made."""
         if self.limits is not None:
@@ -187,10 +191,12 @@ class Fairness:
             return None
         return self.shares.kept_from(_account(event), event.priority, self._outlook(now_ns), now_ns)
 
-    def refused_for(self, event: Arrived, peak_blocks: int, now_ns: int) -> Refusal:
-        """Why there is no place in the queue."""
+    def refused_for(self, event: Arrived, peak_blocks: int, now_ns: int, otherwise: Refusal | None = None) -> Refusal:
+        """Why there is no place in the queue. `otherwise`: the reason if its tenant is at no limit of blocks."""
         if self.limits is not None and not self.limits.has_blocks(event.tenant, peak_blocks):
             return Refusal.TENANT_BLOCKS
+        if otherwise is not None:
+            return otherwise
         borrows = self.binds and self.shares.borrows(_account(event), now_ns)
         return Refusal.TENANT_SHARE if borrows else Refusal.QUEUE_FULL
 

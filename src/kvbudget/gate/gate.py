@@ -47,7 +47,7 @@ from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
 from kvbudget.gate.margin import HIGHEST
-from kvbudget.gate.parking import Parking
+from kvbudget.gate.parking import NoPlace, Parking
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Queue, Waiting
@@ -209,8 +209,11 @@ class Gate:
     ) -> list[Command]:
         booked = booking is not None
         place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booked)
-        if isinstance(place, Refusal):
-            return [self._reject_for_now(event, footprint, place, now_ns)]
+        if isinstance(place, NoPlace):
+            refused = self._reject_for_now(event, footprint, place.refusal, now_ns)
+            if place.refusal is Refusal.QUEUE_FULL:
+                refused = refused._replace(bound=place.bound, limit=place.limit)
+            return [refused]
         commands: list[Command] = []
         last = place.displaced
         if last is not None:
@@ -326,6 +329,8 @@ class Gate:
         commands: list[Command] = []
         for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew
             resolved = self.resolver.resolve(waiting.arrived)
+            if not isinstance(resolved, Refusal) and self.fairness.never_fits(waiting.arrived.tenant, resolved[1]):
+                resolved = Refusal.TENANT_TOO_LARGE
             if isinstance(resolved, Refusal):
                 commands.append(self._throw_out(waiting, resolved, now_ns, retry_after_ns=0))
             else:

@@ -46,7 +46,7 @@ class Lane:
         self._own[tenant] -= prompt_tokens
         if not self._own[tenant]:
             del self._own[tenant]
-        if computed:
+        if computed and ahead_tokens >= QUANTUM_TOKENS:  # of a few tokens the time is that of a step, not theirs
             self._ns_per_token += _WEIGHT * ((now_ns - since_ns) / ahead_tokens - self._ns_per_token)
 
     def clear_ns(self, now_ns: int) -> int | None:

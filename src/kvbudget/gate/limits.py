@@ -67,12 +67,16 @@ class Limits:
 
     def refusal(self, tenant: str, tokens: int, peak_blocks: int, now_ns: int) -> tuple[Refusal, int] | None:
         """Why a request that may come to so many tokens and blocks is refused, and when to come back (0: never)."""
-        limits = limits_of(tenant, self._tenants)
-        if limits.max_blocks is not None and peak_blocks > limits.max_blocks:
+        if self.never_fits(tenant, peak_blocks):
             return Refusal.TENANT_TOO_LARGE, 0
         bucket = self._bucket(tenant, now_ns)
         wait_ns = 0 if bucket is None else bucket.full_enough_in_ns(tokens, now_ns)
         return (Refusal.TENANT_TOKENS, wait_ns) if wait_ns else None
+
+    def never_fits(self, tenant: str, peak_blocks: int) -> bool:
+        """Whether its tenant may not have so many blocks at all."""
+        most = limits_of(tenant, self._tenants).max_blocks
+        return most is not None and peak_blocks > most
 
     def tokens_left(self, tenant: str, now_ns: int) -> tuple[int, int] | None:
         """(tokens a minute, tokens left); None without a limit."""

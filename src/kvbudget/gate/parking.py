@@ -13,7 +13,8 @@ from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.queue import Demand, Queue, Waiting
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusals import QueueBound, Refusal
+from kvbudget.gate.shares import Kept
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
@@ -27,6 +28,14 @@ class Place(NamedTuple):
     demand: Demand | None
     expected_ns: int
     displaced: Waiting | None
+
+
+class NoPlace(NamedTuple):
+    """Why it may not wait; for QUEUE_FULL, which bound it met (requests, tokens or ns)."""
+
+    refusal: Refusal
+    bound: QueueBound | None = None
+    limit: int = 0
 
 
 class Parking:
@@ -54,7 +63,7 @@ class Parking:
 
     def place(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, booked: bool
-    ) -> Place | Refusal:
+    ) -> Place | NoPlace:
         """Where it may wait; or why not. `booked`: it has waited already, so it may wait however long."""
         config = self._config
         demand: Demand | None = None
@@ -66,9 +75,10 @@ class Parking:
             worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
         queue_tokens = self._queue_tokens()
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
-            return Refusal.POOL_FULL
+            return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
         if not worthwhile:
-            return self._fairness.refused_for(event, peak_blocks, now_ns)
+            refusal = self._fairness.refused_for(event, peak_blocks, now_ns)
+            return NoPlace(refusal, QueueBound.SECONDS, self._worthwhile_ns(event, now_ns))
         tokens = demand.tokens if demand is not None else footprint.total_tokens
         displaced: Waiting | None = None
         queue = self._queue
@@ -76,19 +86,32 @@ class Parking:
         if len(queue) >= config.queue_requests or (queue and queue.tokens + tokens > queue_tokens):
             displaced = self._fairness.makes_place(event, tokens, queue)
             if displaced is None or queue.tokens - displaced.tokens + tokens > queue_tokens:
-                return Refusal.QUEUE_FULL
+                refusal = self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.QUEUE_FULL)
+                if len(queue) >= config.queue_requests:
+                    return NoPlace(refusal, QueueBound.REQUESTS, config.queue_requests)
+                return NoPlace(refusal, QueueBound.TOKENS, queue_tokens)
         return Place(self._deadline_ns(event, now_ns), demand, expected_ns or 0, displaced)
 
     def is_late(self, event: Arrived, wait_ns: int | None, now_ns: int) -> bool:
         """Whether a wait is longer than is worth waiting; None: it cannot be foreseen."""
-        limit_ns = self._config.worthwhile_wait_ns if event.deadline_ns is None else event.deadline_ns - now_ns
-        return wait_ns is None or wait_ns > limit_ns
+        return wait_ns is None or wait_ns > self._worthwhile_ns(event, now_ns)
+
+    def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
+        return self._config.worthwhile_wait_ns if event.deadline_ns is None else event.deadline_ns - now_ns
 
     def expected_wait_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
         """By learned lengths: time until everybody before it and then itself is let in and its prompt can be read; None
         if that cannot be foreseen."""
-        ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
+        return self._wait_ns(event, footprint, self._fairness.kept_from(event, now_ns), now_ns)
+
+    def wait_for_room_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
+        """The same where it has to leave free what others need, for a time that nobody foresees: without that."""
         kept = self._fairness.kept_from(event, now_ns)
+        wait_ns = self._wait_ns(event, footprint, kept, now_ns)
+        return self._wait_ns(event, footprint, None, now_ns) if wait_ns is None and kept is not None else wait_ns
+
+    def _wait_ns(self, event: Arrived, footprint: Footprint, kept: Kept | None, now_ns: int) -> int | None:
+        ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
         credit, places = self._promises.credit(event, footprint), self._config.max_num_seqs
         wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
         return None if wait_ns is None else max(wait_ns, self.backlog_ns())

@@ -14,7 +14,7 @@ class Refusal(StrEnum):
     TENANT_TOO_LARGE = "tenant_too_large"  # more blocks than its tenant may ever reserve
     # Not now: lawful, but there is no room.
     POOL_FULL = "pool_full"  # no room, and queueing is switched off
-    QUEUE_FULL = "queue_full"  # no room, and the queue is at one of its bounds
+    QUEUE_FULL = "queue_full"  # no room, and the queue is at one of its bounds (QueueBound)
     DEADLINE = "deadline"  # waited in the queue until its deadline
     ENGINE_BUSY = "engine_busy"  # the engine itself refused it for overload, by limits of its own
     TENANT_SHARE = "tenant_share"  # no room beside what others need, and its tenant has more than its share already
@@ -24,6 +24,14 @@ class Refusal(StrEnum):
     DRAINING = "draining"
     NO_BACKEND = "no_backend"
     COUNT_FAILED = "count_failed"  # its tokens could not be counted, and their upper bound is too much to promise
+
+
+class QueueBound(StrEnum):
+    """Which bound of the queue a QUEUE_FULL met."""
+
+    REQUESTS = "requests"  # so many wait
+    TOKENS = "tokens"  # of those that wait, with the one who came
+    SECONDS = "seconds"  # it would wait longer
 
 
 class Outcome(StrEnum):

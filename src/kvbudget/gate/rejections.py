@@ -11,6 +11,7 @@ from kvbudget.gate.queue import Queue
 from kvbudget.gate.refusals import Refusal
 from kvbudget.gate.resolve import Resolver, most_new_tokens
 from kvbudget.gate.returns import Returns
+from kvbudget.gate.tenants import limits_of
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Tokens
@@ -71,6 +72,7 @@ class Rejections:
             running_sequences=ledger.sequences,
             max_num_seqs=self._config.max_num_seqs,
             waited_ns=waited_ns,
+            limit=self._tenant_blocks(event, refusal),
         )
 
     def retry_after_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
@@ -78,13 +80,30 @@ class Rejections:
 
         By learned lengths it is also a promise: who comes back then finds room (`gate.returns`).
         """
+        wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
+        if wait_ns is None:  # or further than lengths tell anything of
+            wait_ns = self._turnover_ns(event, footprint, now_ns)
+        own_wait_ns = self._own_turnover_ns(event, footprint, now_ns)
+        soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
         if not self._promises.by_lengths:
-            return min(max(self._turnover_ns(event, footprint, now_ns), MIN_RETRY_NS), MAX_WAIT_NS)
-        wait_ns = self._parking.expected_wait_ns(event, footprint, now_ns)
-        soonest_ns = MAX_WAIT_NS if wait_ns is None else min(max(wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
+            return soonest_ns
         credit = self._promises.credit(event, footprint)
         blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
         return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, self._queue.next_number(), now_ns)
+
+    def _tenant_blocks(self, event: Arrived, refusal: Refusal) -> int:
+        if refusal not in (Refusal.TENANT_BLOCKS, Refusal.TENANT_TOO_LARGE):
+            return 0
+        return limits_of(event.tenant, self._config.tenants).max_blocks or 0
+
+    def _own_turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
+        """Time until its tenant is below its own limit of blocks."""
+        most = limits_of(event.tenant, self._config.tenants).max_blocks
+        if most is None:
+            return 0
+        own = [living for living in self._ledger if living.tenant == event.tenant]
+        missing = sum([living.peak_blocks for living in own]) + footprint.peak_blocks(self._ledger.layout) - most
+        return self._expectation.wait_ns(own, missing_blocks=missing, missing_sequences=0, now_ns=now_ns)
 
     def _turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
         """Time until what runs has ended as far as is needed."""

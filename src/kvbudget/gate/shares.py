@@ -6,12 +6,13 @@ service; whoever had least is next (start-time fair queueing: Goyal, Vin, Cheng 
 comes back, starts where the others are, less CREDIT_NS of its share, so that nobody hoards turns.
 
 Whoever asked for clearly more than its part of what all asked for lately (SLACK), and held more than its part of what
-all held, borrows, and has to leave free what the others held lately beyond what they hold now: of blocks the mean, and
-the variance, which the promise takes into its risk (`gate.learned`); of slots as much (max_num_seqs: an engine that
-runs so many preempts nobody for a more urgent one). A less urgent class borrows from each more urgent one in the same
-way, whatever its part, and leaves free at least what is reserved for it. By the same rule on prompt tokens, asked for
-and sent, prompts join the engine's queue one by one (`gate.lane`). What was asked for counts, and not only what was
-had, because whoever is held back has no more than others, and others have bursts.
+all held, borrows, unless it had clearly less service for its weight (BEHIND_NS), and has to leave free what the others
+held lately beyond what they hold now: of blocks the mean, and the variance, which the promise takes into its risk
+(`gate.learned`); of slots as much (max_num_seqs: an engine that runs so many preempts nobody for a more urgent one). A
+less urgent class borrows from each more urgent one in the same way, whatever its part, and leaves free at least what is
+reserved for it. By the same rule on prompt tokens, asked for and sent, prompts join the engine's queue one by one
+(`gate.lane`). What was asked for counts, and not only what was had, because whoever is held back has no more than
+others, and others have bursts.
 
 All else may use everything that is free, and what was lent comes back as answers end. With one tenant and one class
 nobody borrows and nothing is counted.
@@ -28,7 +29,11 @@ from kvbudget.pool.risk import GRID, Outlook
 
 ACTIVE_NS = 120 * 10**9  # who was not seen for so long has no part
 CREDIT_NS = 5 * 10**9
+BEHIND_NS = 10**9  # of its share: who lacks more than that, beside whoever was let in, borrows nothing
 SLACK = 1.4
+# Others who ask for no more than this part of all prompt tokens hold nobody up: a request a minute must not slow down a
+# server. What a class has reserved is kept for it however little it asks.
+FEW = 0.03
 # A flood has to be seen before it has filled the pool: who is new is held to less, where others are not new as well.
 NEW_NS = 15 * 10**9
 NEW_SLACK = 0.5
@@ -243,9 +248,12 @@ class Shares:
         return limits_of(tenant_of(tenant), self._tenants).weight
 
     def borrows(self, tenant: str, now_ns: int) -> bool:
-        """Whether it asks for clearly more than its part of the pool, and has more."""
+        """Whether it asks for clearly more than its part of the pool, and has more; not while it had clearly less
+        service for its weight than others who were let in (BEHIND_NS)."""
         account, everybody = self._find(tenant), self._all
         if account is None or len(self._accounts) <= 1:
+            return False
+        if account.virtual < self._virtual - BEHIND_NS / self._weights:
             return False
         part = account.weight / self._weights
         if account.asked.measure(now_ns) <= self._slack(account, now_ns) * part * everybody.asked.measure(now_ns):
@@ -264,16 +272,21 @@ class Shares:
         """Whether its prompt would hardly stand in the way of others."""
         if self.lane.has_room(prompt_tokens, now_ns):
             return True
-        if any(other < priority for other in self._in_class):
+        if any(other < priority and other in self._classes for other in self._in_class):
             return False
         account, everybody = self._find(tenant), self._all
         if account is None or len(self._accounts) <= 1:
             return True
+        asked = everybody.asked_prompt.measure(now_ns)
+        if asked - account.asked_prompt.measure(now_ns) < FEW * asked:
+            return True
+        if any(other < priority for other in self._in_class):
+            return False
         part = account.weight / self._weights
         slack = self._slack(account, now_ns)
         if not self.lane.has_own_room(account.name, prompt_tokens):
             return False
-        if account.asked_prompt.measure(now_ns) <= slack * part * everybody.asked_prompt.measure(now_ns):
+        if account.asked_prompt.measure(now_ns) <= slack * part * asked:
             return True
         had_no_more = account.sent_prompt.measure(now_ns) <= part * everybody.sent_prompt.measure(now_ns)
         return had_no_more and slack == SLACK  # of one who is new, having had little says nothing
@@ -341,7 +354,8 @@ class Shares:
                 self._accounts.move_to_end(account.name)
             else:
                 del self._accounts[account.name]
-                self._weights -= account.weight
+                # Anew: of very different weights a running difference would keep nothing but its rounding.
+                self._weights = sum([one.weight for one in self._accounts.values()])
 
     def _look_ahead(self, outlook: Outlook | None, now_ns: int) -> None:
         """What is kept, anew: what all held lately, less what their living promises will hold."""

@@ -1,4 +1,4 @@
-"""Decides how runs of the simulator are told: a table, what it says against the gate, and charts."""
+"""Decides how runs of the simulator are told: tables of runs, tenants and refusals, and charts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,56 +7,101 @@ from kvbudget.report.charts import COLOURS, Spec, altair_module, finished_chart,
 from kvbudget.report.html import html_sections
 from kvbudget.report.markdown import markdown_sections
 from kvbudget.report.section import Section
+from kvbudget.report.simulated import named, notes_on, simulated_lines
 
 Document = dict[str, Any]
 
 _TITLE = "Simulated admission"
 _GOODPUT, _ENDINGS = "goodput", "endings"
-_WIDTH, _ROW_PIXELS, _LABEL_PIXELS = 980, 34, 440
-_CLEARLY = 0.99  # below this share of another's goodput, a policy did not help
-_NOT_A_GATE = ("none", "oracle")
-_LEGEND = (
-    "ended: finished / refused / left by themselves; goodput: output tokens per second of answers within the SLO; "
-    "SLO: share of all requests; ratio: of the clairvoyant's goodput; TTFT: median / p99, gap: p99, seconds; "
-    "preempt: preemptions; redone, lost: of all computed tokens, those computed again, and those for clients who left; "
-    "pool: mean use"
-)
+_WIDTH, _ROW_PIXELS, _LABEL_PIXELS, _LINES_PIXELS = 980, 40, 440, 380
+_MOST_TICKS = 12
+_ROLES = ("kv", "weights", "limit", "cuda_graphs", "non_torch", "activation")  # colours of policies
+# Columns that give way where there is no room for all, the first first.
+GIVE_WAY = (
+    "gap", "wasted", "pool", "recomputed", "preempt", "why", "gave up", "vs oracle", "requests", "refused", "finished",
+    "TTFT",
+)  # fmt: skip
+_OF_THE_ENGINE = ("gap", "preempt", "recomputed", "wasted", "pool")
+_LEGEND = {
+    "refused": "refused: and not served later",
+    "gave up": "gave up: left without a first token",
+    "goodput": "goodput: output tokens per second of answers within the SLO",
+    "in SLO": "in SLO: share of all requests",
+    "vs oracle": "vs oracle: goodput beside that of policy oracle (learned, told every output length; no upper bound)",
+    "TTFT": "TTFT: time to first token, median/p99 in seconds",
+    "gap": "gap: between two tokens, p99 in seconds",
+    "preempt": "preempt: preemptions",
+    "recomputed": "recomputed: share of all computed tokens, after preemptions",
+    "wasted": "wasted: share of all computed tokens, for clients who gave up",
+    "pool": "pool: mean use",
+}
 
 
 def runs_section(documents: Sequence[Document]) -> Section:
     """A row for each run, and notes."""
     swept = _swept_names(documents)
-    header = (*swept, "policy", "ended", "goodput", "SLO", "ratio", "TTFT", "gap", "preempt", "redone", "lost", "pool")
     rows = tuple((*_point(document, swept), *_cells(document)) for document in documents)
-    return Section("Runs", (_LEGEND,), header, rows, tuple(notes_on(documents)), _GOODPUT)
+    header = (*swept, *_COLUMNS)
+    return Section("Runs", (legend_of(header),), header, rows, tuple(notes_on(documents)), _GOODPUT, numbered=False)
 
 
-def notes_on(documents: Sequence[Document]) -> list[str]:
-    """Where a gate bought nothing or cost something, and what no table shows."""
-    notes: list[str] = []
-    for point, runs in _by_point(documents).items():
-        where = f"at {point}: " if point else ""
-        alone = [run for run in runs if run["policy"] == "none" or _is_engine_flag(run["policy"])]
-        for run in runs:
-            if run["policy"] in _NOT_A_GATE or run in alone:
-                continue
-            best = max(alone, key=lambda one: float(one["goodput_tokens_per_s"]), default=None)
-            if best is not None and run["goodput_tokens_per_s"] < _CLEARLY * best["goodput_tokens_per_s"]:
-                share = run["goodput_tokens_per_s"] / best["goodput_tokens_per_s"]
-                notes.append(
-                    f"{where}{run['policy']} does not help here: {share:.2f} of the goodput of {best['policy']}"
-                )
-    if any(run["stalled_answers"] for run in documents):
-        stalled = ", ".join(f"{_named(run)} {run['stalled_answers']:,}" for run in documents if run["stalled_answers"])
-        notes.append(f"answers that stood still for longer than the SLO allows: {stalled}")
-    for run in documents:
-        retry = run["retry_after"]
-        if retry["returned"]:
-            notes.append(
-                f"{_named(run)}: of {retry['returned']:,} clients that came back at the told time, "
-                f"{retry['share_at_once']:.0%} were let in at once"
-            )
-    return notes
+def _two_tables(runs: Section) -> tuple[Section, Section]:
+    """What became of requests, and what the engine did: in one, a page would hide the last columns."""
+    requests, engine = runs, runs._replace(title="The engine's work", lines=(), chart="")
+    for name in runs.header:
+        if name in _OF_THE_ENGINE:
+            requests = without(requests, name)
+        elif name in _COLUMNS and name != "policy":
+            engine = without(engine, name)
+    return (
+        requests._replace(paragraphs=(legend_of(requests.header),)),
+        engine._replace(paragraphs=(legend_of(engine.header),)),
+    )
+
+
+def legend_of(header: Sequence[str]) -> str:
+    """What the columns of runs mean."""
+    return "; ".join(_LEGEND[name] for name in header if name in _LEGEND) + "."
+
+
+def without(section: Section, name: str) -> Section:
+    """The table without the columns of this name."""
+    kept = [column for column, header in enumerate(section.header) if header != name]
+    return section._replace(
+        header=tuple(section.header[column] for column in kept),
+        rows=tuple(tuple(row[column] for column in kept) for row in section.rows),
+    )
+
+
+def parts_sections(documents: Sequence[Document]) -> list[Section]:
+    """Tenants, and classes, of each run, where there is more than one of them."""
+    sections = []
+    for kind, title, name in (("tenants", "Tenants", "tenant"), ("classes", "Classes (priorities)", "class")):
+        rows = [
+            (named(run), part_name, f"{part['requests']:,}", f"{part['finished']:,}", f"{part['refused']:,}",
+             f"{part['timed_out']:,}", f"{part['goodput_tokens_per_s']:,.0f}", _fraction(part["slo_fraction"]),
+             _ttft(part), _reasons(part))
+            for run in documents
+            if len(run.get(kind, {})) > 1
+            for part_name, part in run[kind].items()
+        ]  # fmt: skip
+        if rows:
+            header = ("run", name, "requests", "finished", "refused", "gave up", "goodput", "in SLO", "TTFT", "why")
+            sections.append(Section(title, header=header, rows=tuple(rows)))
+    return sections
+
+
+def refusals_section(documents: Sequence[Document]) -> Section:
+    """Why tries were refused, in each run that refused any."""
+    rows = tuple((named(run), f"{run['tries']:,}", _reasons(run)) for run in documents if run["refusals"])
+    said = (_DEADLINE,) if any("deadline" in run["refusals"] for run in documents) else ()
+    return Section("Refusals", said, ("run", "tries", "refused, by reason") if rows else (), rows, chart=_ENDINGS)
+
+
+_DEADLINE = (
+    "deadline: it would have waited, or has waited, too long for a good answer: under learned and oracle 0.8 of "
+    "--slo-ttft, or the client's own deadline; under the others --queue-seconds."
+)
 
 
 def markdown_simulation(documents: Sequence[Document]) -> str:
@@ -78,42 +123,45 @@ def html_simulation(documents: Sequence[Document]) -> str:
 
 
 def _sections(documents: Sequence[Document]) -> list[Section]:
+    told = simulated_lines(documents)
     sections = [
-        runs_section(documents),
-        Section("Endings", header=("run", "refusals by reason", "tries"), rows=_refusals(documents), chart=_ENDINGS),
+        *([Section("What was simulated", lines=tuple(told), numbered=False)] if told else []),
+        *_two_tables(runs_section(documents)),
+        refusals_section(documents),
+        *parts_sections(documents),
     ]
-    tenants = [
-        (_named(run), name, f"{part['requests']:,}", f"{part['finished']:,}", f"{part['goodput_tokens_per_s']:,.0f}",
-         _fraction(part["slo_fraction"]), _number(part["ttft_s"]["p50"]), _number(part["ttft_s"]["p99"]))
-        for run in documents
-        for name, part in run.get("tenants", {}).items()
-    ]  # fmt: skip
-    if tenants:
-        header = ("run", "tenant", "requests", "finished", "goodput tok/s", "within SLO", "TTFT p50 s", "TTFT p99 s")
-        sections.append(Section("Tenants", header=header, rows=tuple(tenants)))
     sections.append(
         Section(
             "How to read it",
             (
                 "Within the SLO is an answer whose first token came in time and whose later gaps were short enough. A "
-                "client that left is loss: what was computed for it is wasted.",
-                "The clairvoyant is the same gate, told every true output length. Times come from a linear model of an "
-                "engine step, an assumption: they compare policies, not machines.",
+                "client that gave up is loss: what was computed for it is wasted.",
+                "oracle is the gate `learned`, told every true output length. It is no upper bound: another may do "
+                "better. Times come from a linear model of an engine step, an assumption: they compare policies, not "
+                "machines.",
             ),
         )
     )
     return sections
 
 
+_COLUMNS = (
+    "policy", "finished", "refused", "gave up", "goodput", "in SLO", "vs oracle", "TTFT", "gap", "preempt",
+    "recomputed", "wasted", "pool",
+)  # fmt: skip
+
+
 def _cells(run: Document) -> tuple[str, ...]:
     scheduled = run["scheduled_tokens"]
     return (
         run["policy"],
-        f"{run['finished']}/{run['refused']}/{run['timed_out']}",
+        f"{run['finished']:,}",
+        f"{run['refused']:,}",
+        f"{run['timed_out']:,}",
         f"{run['goodput_tokens_per_s']:,.0f}",
         _fraction(run["slo_fraction"]),
         "-" if run["oracle_ratio"] is None else f"{run['oracle_ratio']:.2f}",
-        f"{_number(run['ttft_s']['p50'])}/{_number(run['ttft_s']['p99'], 1)}",
+        _ttft(run),
         _number(run["gap_s"]["p99"]),
         f"{run['preemptions']:,}",
         f"{run['recomputed_tokens'] / scheduled:.1%}" if scheduled else "-",
@@ -122,52 +170,68 @@ def _cells(run: Document) -> tuple[str, ...]:
     )
 
 
-def _refusals(documents: Sequence[Document]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (
-            _named(run),
-            ", ".join(f"{name} {count:,}" for name, count in run["refusals"].items()) or "-",
-            f"{run['tries']:,}",
-        )
-        for run in documents
-    )
+def _ttft(run: Document) -> str:
+    return f"{_number(run['ttft_s']['p50'])}/{_number(run['ttft_s']['p99'], 1)}"
+
+
+def _reasons(run: Document) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in run["refusals"].items()) or "-"
 
 
 def _goodput_spec(documents: Sequence[Document], height: int) -> Spec:
+    """Lines over the values of a sweep of one number, else bars; a colour for each policy."""
+    policies = list(dict.fromkeys(str(run["policy"]) for run in documents))
+    swept = _swept_names(documents)
+    values = [run.get("sweep", {}).get(swept[0]) for run in documents] if len(swept) == 1 else []
     rows = [
-        {"run": _named(run), "tokens": run["goodput_tokens_per_s"], "said": f"{run['goodput_tokens_per_s']:,.0f}"}
-        for run in documents
-    ]
+        {"run": _row_name(run), "policy": run["policy"], "tokens": run["goodput_tokens_per_s"],
+         "said": f"{run['goodput_tokens_per_s']:,.0f}", "value": value}
+        for run, value in zip(documents, values or [None] * len(documents), strict=True)
+    ]  # fmt: skip
     alt = altair_module()
     base = alt.Chart(alt.Data(values=rows))
-    y = alt.Y(
-        "run:N", sort=[row["run"] for row in rows], title=None, axis=alt.Axis(labelLimit=_LABEL_PIXELS, grid=False)
-    )
     most = max((row["tokens"] for row in rows), default=0) or 1
-    x = alt.X(
-        "tokens:Q",
-        title="output tokens per second within the SLO",
-        scale=alt.Scale(domain=[0, most * 1.12], nice=False),
+    title, scale = "output tokens per second within the SLO", alt.Scale(domain=[0, most * 1.12], nice=False)
+    colours = [COLOURS[_ROLES[at % len(_ROLES)]] for at in range(len(policies))]
+    colour = alt.Color(
+        "policy:N",
+        title=None,
+        scale=alt.Scale(domain=policies, range=colours),
+        legend=alt.Legend(orient="top", labelColor=COLOURS["faint"], labelLimit=_LABEL_PIXELS),
     )
-    bars = base.mark_bar(color=COLOURS["kv"]).encode(x=x, y=y)
+    if len(set(values)) > 1 and all(isinstance(value, int | float) for value in values):
+        ticks = sorted(set(values))
+        axis = alt.Axis(values=ticks) if len(ticks) <= _MOST_TICKS else alt.Axis()
+        x = alt.X("value:Q", title=swept[0], scale=alt.Scale(zero=False, nice=False, padding=24), axis=axis)
+        y = alt.Y("tokens:Q", title=title, scale=scale)
+        lines = base.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour)
+        points = base.mark_point(filled=True, size=64, opacity=1).encode(x=x, y=y, color=colour)
+        return finished_chart(alt.layer(lines, points), _WIDTH, _LINES_PIXELS)
+    x, y = alt.X("tokens:Q", title=title, scale=scale), _runs_axis(documents)
+    bars = base.mark_bar().encode(x=x, y=y, color=colour)
     text = base.mark_text(align="left", dx=5, fontSize=12, color=COLOURS["ink"]).encode(x=x, y=y, text="said:N")
-    return finished_chart(alt.layer(bars, text), _WIDTH, height)
+    return finished_chart(alt.layer(bars, text), _WIDTH, height + 30)
 
 
 def _runs_axis(documents: Sequence[Document]) -> Any:
+    """A row for each run: what does not fit into one line is told in two."""
     alt = altair_module()
-    axis = alt.Axis(labelLimit=_LABEL_PIXELS, grid=False)
-    return alt.Y("run:N", sort=[_named(run) for run in documents], title=None, axis=axis)
+    axis = alt.Axis(labelLimit=_LABEL_PIXELS, labelExpr="split(datum.label, '\\n')", grid=False)
+    return alt.Y("run:N", sort=[_row_name(run) for run in documents], title=None, axis=axis)
+
+
+def _row_name(run: Document) -> str:
+    return named(run).replace(" (", "\n(", 1)
 
 
 def _endings_spec(documents: Sequence[Document], height: int) -> Spec:
-    colours = {"within SLO": "kv", "finished late": "weights", "refused": "reserve", "left": "limit"}
+    colours = {"within SLO": "kv", "finished late": "weights", "refused": "reserve", "gave up": "limit"}
     rows = []
     for run in documents:
         good = round((run["slo_fraction"] or 0) * run["requests"])
         counts = (good, run["finished"] - good, run["refused"], run["timed_out"])
         rows += [
-            {"run": _named(run), "ending": name, "requests": count, "order": at}
+            {"run": _row_name(run), "ending": name, "requests": count, "order": at}
             for at, (name, count) in enumerate(zip(colours, counts, strict=True))
         ]
     alt = altair_module()
@@ -200,24 +264,6 @@ def _swept_names(documents: Sequence[Document]) -> tuple[str, ...]:
 
 def _point(run: Document, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(run.get("sweep", {}).get(name, "")) for name in names)
-
-
-def _named(run: Document) -> str:
-    point = ", ".join(f"{name} {value}" for name, value in run.get("sweep", {}).items())
-    return f"{run['policy']} ({point})" if point else str(run["policy"])
-
-
-def _by_point(documents: Sequence[Document]) -> dict[str, list[Document]]:
-    found: dict[str, list[Document]] = {}
-    for run in documents:
-        point = ", ".join(f"{name} {value}" for name, value in run.get("sweep", {}).items())
-        found.setdefault(point, []).append(run)
-    return found
-
-
-def _is_engine_flag(policy: str) -> bool:
-    """Nothing but flags of the engine."""
-    return all("=" in word or word == "none" for word in policy.split("+"))
 
 
 def _number(value: float | None, digits: int = 2) -> str:

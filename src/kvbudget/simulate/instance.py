@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.config import GateConfig
+from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
 from kvbudget.gate.events import Arrived, Ended, Event, Preempted, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
@@ -214,9 +214,15 @@ def gate_of(settings: Settings, contender: Contender) -> Gate:
         queue_requests=bounds.queue_requests,
         queue_tokens=bounds.queue_tokens,
         queue_ns=bounds.queue_ns,
+        # As `kvbudget serve --slo-ttft`: whoever waits longer is no good answer.
+        worthwhile_wait_ns=bounds.queue_ns
+        if settings.slo.ttft_ns is None
+        else worthwhile_wait_ns(settings.slo.ttft_ns),
         # As `kvbudget serve` derives it: what a step leaves for prefill when every other sequence decodes.
         prefill_tokens_per_step=max(1, sizes.max_num_batched_tokens - sizes.max_num_seqs),
         sharing=bounds.sharing,
+        tenants=bounds.tenants,
+        classes=bounds.classes,
         key_blocks=max(1, sizes.prefix_id_tokens // max(1, key_tokens(sizes.layout))),
     )
     return Gate(config, sizes.layout, sizes.usable_blocks)

@@ -9,14 +9,15 @@ from kvbudget.simulate.histogram import Histogram
 from kvbudget.simulate.settings import Slo
 
 SCHEMA = "kvbudget.simulate/1"
-_MOST_TENANTS = 100  # that are told apart in a report
+OTHERS = "(others)"  # more tenants or classes than are told apart
+_MOST_TENANTS = 100  # that are told apart in a report, and so many classes
 _MOST_OPEN = 10_000  # refusals whose right time is still looked for
 
 
 class Tally:
     """What became of one group of requests."""
 
-    __slots__ = ("endings", "good", "good_tokens", "output_tokens", "requests", "ttft", "useful_tokens")
+    __slots__ = ("endings", "good", "good_tokens", "output_tokens", "refusals", "requests", "ttft", "useful_tokens")
 
     def __init__(self) -> None:
         self.requests = 0
@@ -25,6 +26,7 @@ class Tally:
         self.good_tokens = 0  # output tokens of requests that met the SLO
         self.output_tokens = 0  # of all that finished
         self.useful_tokens = 0  # that had to be computed for what finished
+        self.refusals: Counter[str] = Counter()  # every refusal, also of those who came back
         self.ttft = Histogram()
 
     def add(self, other: "Tally") -> None:
@@ -35,6 +37,7 @@ class Tally:
         self.good_tokens += other.good_tokens
         self.output_tokens += other.output_tokens
         self.useful_tokens += other.useful_tokens
+        self.refusals += other.refusals
         self.ttft.add_all(other.ttft)
 
     def ended(self, client: Client, ending: Ending, output_tokens: int, *, good: bool) -> None:
@@ -58,6 +61,7 @@ class Tally:
             "goodput_tokens_per_s": _rate(self.good_tokens, elapsed_s),
             "slo_fraction": self.good / self.requests if self.requests else None,
             "ttft_s": {"p50": _seconds(p50), "p99": _seconds(p99)},
+            "refusals": dict(sorted(self.refusals.items())),
         }
 
 
@@ -118,10 +122,11 @@ class Result:
         self.slo = slo
         self.requests = 0
         self.tenants: dict[str, Tally] = {}
+        self.classes: dict[str, Tally] = {}  # by priority
         self.gaps = Histogram()
         self.stalled_answers = 0  # with a gap over the SLO
         self.waits = Histogram()  # in the gate's queue, of those that were forwarded
-        self.refusals: Counter[str] = Counter()  # every refusal, also of those who came back
+        self.refusals: Counter[str] = Counter()  # as each tally's
         self.retry_times = RetryTimes()
         self.tries = 0
         self.preemptions = 0
@@ -135,6 +140,8 @@ class Result:
         self.usable_blocks = 0
         self.first_ns = 0
         self.last_ns = 0
+        self.last_arrival_ns = 0
+        self.prompt_tokens = 0  # of the load
         self.promised_at_end = 0
         self.oracle_ratio: float | None = None
 
@@ -149,18 +156,29 @@ class Result:
     def arrived(self, client: Client) -> None:
         """A request of the load is there."""
         self.requests += 1
-        self._tenant(client.request.tenant).requests += 1
+        self.last_arrival_ns = client.request.arrival_ns
+        self.prompt_tokens += client.request.prompt_tokens
+        for tally in self._tallies(client):
+            tally.requests += 1
 
     def first_token(self, client: Client, now_ns: int) -> None:
         """A client has its first token."""
-        self._tenant(client.request.tenant).ttft.add(now_ns - client.first_sent_ns)
+        for tally in self._tallies(client):
+            tally.ttft.add(now_ns - client.first_sent_ns)
+
+    def refused(self, client: Client, reason: str) -> None:
+        """A try of a client was refused; it may come back."""
+        self.refusals[reason] += 1
+        for tally in self._tallies(client):
+            tally.refusals[reason] += 1
 
     def ended(self, client: Client, ending: Ending, now_ns: int, output_tokens: int = 0) -> None:
         """A client is done."""
         self.stalled_answers += client.late_gap
         self.last_ns = max(self.last_ns, now_ns)
         good = ending is Ending.FINISHED and self._is_good(client)
-        self._tenant(client.request.tenant).ended(client, ending, output_tokens, good=good)
+        for tally in self._tallies(client):
+            tally.ended(client, ending, output_tokens, good=good)
 
     @property
     def elapsed_s(self) -> float:
@@ -196,14 +214,13 @@ class Result:
             "cached_tokens": self.cached_tokens,
             "stalled_answers": self.stalled_answers,
             "wait_s": {"p50": _seconds(wait50), "p99": _seconds(wait99)},
-            "refusals": dict(sorted(self.refusals.items())),
             "tries": self.tries,
             "retry_after": self.retry_times.document(),
             "elapsed_s": elapsed_s,
             "steps": self.steps,
         }
-        if len(self.tenants) > 1:
-            document["tenants"] = {name: self.tenants[name].document(elapsed_s) for name in sorted(self.tenants)}
+        for kind, tallies in (("tenants", self.tenants), ("classes", self.classes)):
+            document[kind] = {name: tallies[name].document(elapsed_s) for name in sorted(tallies, key=_in_order)}
         return document
 
     def _is_good(self, client: Client) -> bool:
@@ -212,13 +229,25 @@ class Result:
         limit_ns = self.slo.ttft_ns
         return limit_ns is None or client.first_token_ns - client.first_sent_ns <= limit_ns
 
-    def _tenant(self, name: str) -> Tally:
-        tally = self.tenants.get(name)
-        if tally is None:
-            if len(self.tenants) >= _MOST_TENANTS:
-                name = "(others)"
-            tally = self.tenants.setdefault(name, Tally())
-        return tally
+    def _tallies(self, client: Client) -> tuple[Tally, Tally]:
+        """Of its tenant and of its class."""
+        request = client.request
+        return _tally(self.tenants, request.tenant), _tally(self.classes, str(request.priority))
+
+
+def _tally(tallies: dict[str, Tally], name: str) -> Tally:
+    tally = tallies.get(name)
+    if tally is None:
+        if len(tallies) >= _MOST_TENANTS:
+            name = OTHERS
+        tally = tallies.setdefault(name, Tally())
+    return tally
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    """Classes by urgency, tenants by name."""
+    number = name.removeprefix("-")
+    return (int(name) if number.isascii() and number.isdigit() and len(number) <= 12 else 0, name)
 
 
 def _rate(tokens: int, elapsed_s: float) -> float:

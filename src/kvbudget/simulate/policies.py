@@ -1,7 +1,7 @@
 """Decides which contenders there are: what stands before the engine, by the words of --policy.
 
 `none`                   the engine alone: the same gate with rules that never bind
-`oracle`                 the clairvoyant: the gate of `learned`, told every true output length
+`oracle`                 the gate of `learned`, told every true output length
 a policy of the gate     `worst-case`, `trajectory`, ...: whatever `gate.policies.Policy` knows
 an engine flag           `max-num-queued-reqs=64`, `max-num-queued-tokens=20000`, `watermark=0.05` (vLLM 0.32's), alone
                          before the engine, or joined to any of the above by `+`
@@ -15,6 +15,7 @@ from kvbudget.gate.policies import Policy
 
 NONE = "none"
 ORACLE = "oracle"
+_COUNTS = {"max-num-queued-reqs": "max_num_queued_reqs", "max-num-queued-tokens": "max_num_queued_tokens"}
 
 
 class EngineFlags(NamedTuple):
@@ -78,6 +79,10 @@ def _gate_policy(name: str) -> Policy:
     try:
         return Policy(name)
     except ValueError:
+        if name in _COUNTS or name == "watermark":
+            raise BadValueError(
+                f"policy: {name} needs a value", fix=f"write {name}={'0.05' if name == 'watermark' else '64'}"
+            ) from None
         raise BadValueError(
             f"policy: {name[:40]!r} is not known",
             fix=f"use {', '.join(known_policies())}, or an engine flag: max-num-queued-reqs=64, "
@@ -88,12 +93,11 @@ def _gate_policy(name: str) -> Policy:
 def _with_flag(flags: EngineFlags, name: str, value: str) -> EngineFlags:
     if name == "watermark":
         return flags._replace(watermark=checked_watermark(value))
-    fields = {"max-num-queued-reqs": "max_num_queued_reqs", "max-num-queued-tokens": "max_num_queued_tokens"}
-    if name not in fields:
-        raise BadValueError(f"policy: {name[:40]!r} is no engine flag", fix=f"use {', '.join(fields)} or watermark")
+    if name not in _COUNTS:
+        raise BadValueError(f"policy: {name[:40]!r} is no engine flag", fix=f"use {', '.join(_COUNTS)} or watermark")
     if not (value.isascii() and value.isdigit()) or len(value) > 12:
         raise BadValueError(f"policy: {name}={value[:40]} is not a whole number", fix=f"write {name}=64")
-    return flags._replace(**{fields[name]: int(value)})
+    return flags._replace(**{_COUNTS[name]: int(value)})
 
 
 def checked_watermark(value: str | float) -> float:

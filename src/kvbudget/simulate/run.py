@@ -112,7 +112,7 @@ class Simulation:
     def refused(self, client: Client, reason: Refusal, told_ns: int | None, *, hopeless: bool, now_ns: int) -> None:
         """An instance refused a client's try."""
         result = self.result
-        result.refusals[reason.value] += 1
+        result.refused(client, reason.value)
         if told_ns and not hopeless:
             request = client.request
             result.retry_times.was_told(request.prompt_tokens + request.max_new_tokens, told_ns, now_ns)

@@ -1,8 +1,10 @@
 """Decides what a simulation is told beside its load: the engine's sizes, the gate's bounds, the clients' habits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvbudget.errors import BadValueError
+from kvbudget.gate.tenants import ClassLimits, TenantLimits
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.cost import DEFAULT_COST, StepCost
@@ -46,7 +48,8 @@ class EngineSizes:
 class GateBounds:
     """The gate's bounds, defaults as `kvbudget serve` has them. `queue_tokens` None: twice what the pool holds.
     `default_new_tokens` is promised to a request that names no max_tokens. `sharing`: prefixes are credited as soon as
-    scheduled, which is exact for this engine; OFF counts every prompt whole."""
+    scheduled, which is exact for this engine; OFF counts every prompt whole. `tenants` and `classes`: as [gate.tenants]
+    and [gate.classes] of a budget file, classes by priority."""
 
     margin_blocks: int = 0
     queue_requests: int = 1024
@@ -54,6 +57,8 @@ class GateBounds:
     queue_ns: int = 30 * 10**9
     default_new_tokens: Tokens = _DEFAULT_NEW_TOKENS
     sharing: Sharing = Sharing.SCHEDULED
+    tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
+    classes: Mapping[int, ClassLimits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path:
         (b"not toml", "no valid TOML"),
         (b"\xff\xfe", "no valid TOML"),
         (b"a = 1", "does not say schema"),
-        (b"schema = 1", "does not say schema"),
+        (b"schema = 1", 'does not say schema = "kvbudget.budget/1", but 1'),
         (b'schema = "kvbudget.budget/99"', "this version knows"),
         (b"a = " + b"[" * 100_000, "no valid TOML: nested too deeply"),
         (b'schema = "kvbudget.budget/1"\n[' + b"a." * 5000 + b"b]\nc = 1", "nested deeper"),
@@ -65,6 +65,17 @@ def test_a_file_that_is_no_budget_is_refused_with_what_to_do(tmp_path: Path, dat
     with pytest.raises(BadConfigError, match=told) as caught:
         read_budget(str(path))
     assert caught.value.fix
+
+
+def test_a_file_by_hand_is_told_the_line_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "kvbudget.toml"
+    path.write_text("[gate]\npool_blocks = 500\n")
+    with pytest.raises(BadConfigError, match="does not say schema") as caught:
+        read_budget(str(path))
+    assert "first line" in caught.value.fix
+    line = caught.value.message.partition("does not say ")[2]
+    path.write_text(f"{line}\n{path.read_text()}")
+    assert read_budget(str(path))["gate"] == {"pool_blocks": 500}
 
 
 def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:

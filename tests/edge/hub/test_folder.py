@@ -73,6 +73,27 @@ def test_damaged_json_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
         read_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told", "fix"),
+    [
+        ("compose.yaml", b"services:\n", "may hold the command", "--command "),
+        ("serve.sh", b"vllm serve x\n", "may hold the command", "--command "),
+        ("weights.pt", b"\x80\x02", "holds weights", "the folder"),
+        ("kvbudget.toml", b"[gate]\n", "reviewed budget", "kvbudget check "),
+    ],
+)
+def test_a_file_of_another_kind_is_told_where_it_belongs(
+    tmp_path: Path, name: str, content: bytes, told: str, fix: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(BadConfigError, match=told) as caught:
+        read_checkpoint(str(path))
+    assert fix in caught.value.fix
+    path.write_text('{"model_type": "llama"}')  # a name alone refuses nothing
+    assert read_checkpoint(str(path)).config == {"model_type": "llama"}
+
+
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:

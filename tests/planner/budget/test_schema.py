@@ -74,6 +74,14 @@ def test_what_a_plan_writes_is_a_budget_also_after_it_was_written(budget: dict[s
         (("kv",), DELETED, "kv.groups is missing"),
         (("kv",), [1], "kv must be one table"),
         (("gate",), [{"margin": "5%"}], "gate must be one table; write [gate], in single brackets"),
+        (
+            ("gate", "classes"),
+            {"interactive": {"reserved_blocks": 1}},
+            "gate.classes.interactive is no priority from -100 to 100; write the number of its x-kvbudget-priority: "
+            "[gate.classes.-10]; smaller is more urgent",
+        ),
+        (("gate", "classes"), {"9" * 5000: {}}, "is no priority from -100 to 100"),
+        (("gate", "classes"), {"-0": {}}, "gate.classes.-0 is no priority"),
         (("gate", "queue_second"), 3, "did you mean queue_seconds"),
         (("gate", "pool-blocks"), 3, "says one flag twice"),
         (("gate", "pool_blocks"), "100", "gate.pool_blocks is '100'"),

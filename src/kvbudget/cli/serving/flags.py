@@ -19,6 +19,7 @@ DEFAULTS = {
     "queue_requests": 1024,
     "queue_tokens": None,
     "queue_seconds": 30.0,
+    "slo_ttft": 5.0,
     "default_max_tokens": "2048",
     "overload_status": 429,
     "ledger": "memory",
@@ -81,6 +82,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
     admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
     admission.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
+    admission.add_argument(
+        "--slo-ttft",
+        type=float,
+        metavar="S",
+        help="first tokens are worth having within S seconds: learned refuses on arrival who would come later, unless "
+        "the request brings a deadline (default 5)",
+    )
     admission.add_argument(
         "--default-max-tokens",
         metavar="N",

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from kvbudget.cli.serving.flags import DEFAULTS, add_flags
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
-from kvbudget.gate.gate import GateConfig
+from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.planner.budget.record import Document
     from kvbudget.pool.groups import Layout
 
-_LOWEST = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
-_LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0}
+_LOWEST: dict[str, float] = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
+_LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0, "slo_ttft": 0.001}
 _HIGHEST = 10**12
 _LARGEST_BLOCK = 1 << 20  # tokens; the gate keeps a row as long as a block
 
@@ -95,6 +95,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
             queue_requests=args.queue_requests,
             queue_tokens=None if args.queue_tokens is None else parse_length(args.queue_tokens, "--queue-tokens"),
             queue_ns=int(args.queue_seconds * 1e9),
+            worthwhile_wait_ns=worthwhile_wait_ns(int(args.slo_ttft * 1e9)),
             prefill_tokens_per_step=prefill_tokens(args.max_num_batched_tokens, args.max_num_seqs),
             sharing=Sharing.COMPUTED if credit is None else credit,
             tenants={} if budget is None else _tenants(budget),

@@ -6,7 +6,9 @@ from typing import Any
 
 from kvbudget.edge.traces import FORMATS
 from kvbudget.errors import BadConfigError, BadValueError
+from kvbudget.gate.tenants import ClassLimits, TenantLimits
 from kvbudget.pool.groups import uniform_layout
+from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.cost import DEFAULT_COST, parse_step_cost
 from kvbudget.simulate.policies import EngineFlags, checked_watermark, known_policies
 from kvbudget.simulate.scenarios import BLOCK_SIZE, SCENARIOS, Scenario
@@ -28,8 +30,16 @@ DEFAULTS: dict[str, Any] = {
     "queue_tokens": None,
     "queue_seconds": 30.0,
     "default_max_tokens": "2048",
+    "slo_ttft": 5.0,
 }
-_KINDS = {"policy": str, "queue_tokens": str, "queue_seconds": float, "default_max_tokens": str, "max_model_len": str}
+_KINDS = {
+    "policy": str,
+    "queue_tokens": str,
+    "queue_seconds": float,
+    "default_max_tokens": str,
+    "max_model_len": str,
+    "slo_ttft": float,
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +68,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--seed", type=int, default=0, help="scenario, spreading, clients' pauses (default 0)")
     engine = parser.add_argument_group("engine")
     engine.add_argument(
-        "--config", metavar="FILE", help="pool, groups of caches and limits of this kvbudget.toml; flags given here win"
+        "--config",
+        metavar="FILE",
+        help="pool, groups of caches, limits, tenants and classes of this kvbudget.toml; flags given here win",
     )
     engine.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks, the null block included as in vLLM")
     engine.add_argument("--block-size", type=int, metavar="N", help="tokens per block (default 16)")
@@ -118,7 +130,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     clients.add_argument("--retries", type=int, metavar="N", help="after a refusal (default 0, or the scenario's)")
     clients.add_argument("--deadline", type=float, metavar="S", help="sent as x-kvbudget-deadline-ms (default: none)")
-    clients.add_argument("--slo-ttft", type=float, default=5.0, metavar="S", help="first token within S (default 5)")
+    clients.add_argument("--slo-ttft", type=float, metavar="S", help="first token within S (default 5)")
     clients.add_argument("--slo-gap", type=float, default=1.0, metavar="S", help="no later gap over S (default 1)")
     runs = parser.add_argument_group("runs and reports")
     runs.add_argument(
@@ -136,13 +148,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def completed(args: argparse.Namespace) -> argparse.Namespace:
     """Every flag with its value, but for the pool that a scenario brings: what was given, else what --config says, else
-    the default. `layout`: the groups of the file, None without any. Raises InputError.
+    the default. `layout`: the groups of the file, None without any. `tenants` and `classes`: the limits that the file
+    has for them; `sharing`: its prefix_credit. Raises InputError.
     """
-    values = {**vars(args), "layout": None}
+    values = {**vars(args), "layout": None, "tenants": {}, "classes": {}, "sharing": Sharing.SCHEDULED}
     from_file: dict[str, Any] = {}
     if args.config is not None:
         from kvbudget.edge.budget.file import read_budget
-        from kvbudget.planner.budget.record import gate_settings, layout_of
+        from kvbudget.planner.budget.record import gate_settings, gate_tables, layout_of
 
         budget = read_budget(args.config)
         found = gate_settings(budget)
@@ -152,6 +165,11 @@ def completed(args: argparse.Namespace) -> argparse.Namespace:
             from_file["num_blocks"] = blocks + 1  # the null block
         if "max_context" in found:
             from_file["max_model_len"] = str(found["max_context"])
+        # As `kvbudget serve` takes them; the reader has judged both.
+        values["tenants"] = {name: TenantLimits(**table) for name, table in gate_tables(budget, "tenants").items()}
+        values["classes"] = {int(name): ClassLimits(**table) for name, table in gate_tables(budget, "classes").items()}
+        if found.get("prefix_credit", "auto") in tuple(Sharing):
+            values["sharing"] = Sharing(str(found["prefix_credit"]))
         layout = layout_of(budget)
         values["layout"] = layout if args.block_size is None else None
     for name in (*DEFAULTS, "num_blocks", "max_model_len"):
@@ -218,6 +236,9 @@ def settings_of(args: argparse.Namespace, scenario: Scenario | None) -> Settings
             queue_tokens=None if args.queue_tokens is None else parse_length(args.queue_tokens, "--queue-tokens"),
             queue_ns=_ns(args.queue_seconds, "queue-seconds"),
             default_new_tokens=Tokens(parse_length(args.default_max_tokens, "--default-max-tokens")),
+            sharing=args.sharing,
+            tenants=args.tenants,
+            classes=args.classes,
         ),
         clients=ClientHabits(
             patience_ns=_ns(args.patience, "patience") or None,

@@ -1,5 +1,5 @@
-"""Decides which runs a command asks for, does them, in parallel where there are several, and compares each with the
-clairvoyant."""
+"""Decides which runs a command asks for, does them, in parallel where there are several, and compares each with
+`oracle`."""
 
 import argparse
 import itertools
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from kvbudget.cli.simulating.described import command_of, described
 from kvbudget.cli.simulating.flags import completed, engine_flags_of, settings_of
 from kvbudget.edge.traces import TraceOptions, apply_options, load_trace
 from kvbudget.errors import BadValueError
@@ -68,7 +69,8 @@ def documents_of(args: argparse.Namespace, advanced: Callable[[int, int], None])
     if len(jobs) > _MOST_RUNS:
         raise BadValueError(f"sweep: {len(jobs)} runs, at most {_MOST_RUNS} are done", fix="give fewer values")
     found = _done(jobs, _processes(args, len(jobs)), advanced)
-    return _compared(jobs, found)
+    command = command_of(args)
+    return [{**document, "command": command} for document in _compared(jobs, found)]
 
 
 def run_job(job: Job) -> Document:
@@ -79,6 +81,7 @@ def run_job(job: Job) -> Document:
     who = contender(job.policy, engine_flags_of(args))
     result = simulate(load_of(args, scenario), settings, who, random.Random(args.seed))  # noqa: S311 - repeatable
     document = result.document()
+    document |= described(args, scenario, settings, who.flags, result)
     document["seed"] = args.seed
     if job.point:
         document["sweep"] = dict(job.point)
@@ -121,6 +124,10 @@ def _points(args: argparse.Namespace) -> Iterator[tuple[tuple[tuple[str, Any], .
     for text in args.sweep:
         name, equals, values = text.partition("=")
         name = name.removeprefix("--")
+        if name == "policy":
+            raise BadValueError(
+                "sweep: policies are no axis of it", fix=f"use --policy {values[:60] or 'none,learned'}"
+            )
         if name not in SWEPT or not equals:
             raise BadValueError(f"sweep: {text[:60]!r} is not NAME=A,B,C", fix=f"NAME is one of {', '.join(SWEPT)}")
         axes.append([(name, _swept(name, value)) for value in values.split(",")])
@@ -140,7 +147,7 @@ def _swept(name: str, value: str) -> Any:
 
 
 def _policies(at: argparse.Namespace) -> list[str]:
-    """The policies' words, and the clairvoyant's after them, unless it is there."""
+    """The policies' words, and `oracle` after them, unless it is there."""
     names = [one.name for one in contenders(at.policy, engine_flags_of(at))]
     return names if ORACLE in names else [*names, ORACLE]
 
@@ -177,7 +184,7 @@ def _done(jobs: Sequence[Job], processes: int, advanced: Callable[[int, int], No
 
 
 def _compared(jobs: Sequence[Job], found: Sequence[Document]) -> list[Document]:
-    """Each with its share of the clairvoyant's goodput; the clairvoyant itself only where it was asked for."""
+    """Each with its goodput beside that of `oracle`; this one itself only where it was asked for."""
     best = {
         job.point: document["goodput_tokens_per_s"]
         for job, document in zip(jobs, found, strict=True)

@@ -36,7 +36,11 @@ def read_budget(path: str) -> Document:
         ) from None
     schema = document.get("schema")
     if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
-        raise BadConfigError(f"{_shown(path)}: it does not say schema = {SCHEMA!r}", fix="give a kvbudget.toml")
+        said = "" if schema is None else f", but {printable(repr(schema), 40)}"
+        raise BadConfigError(
+            f'{_shown(path)}: it does not say schema = "{SCHEMA}"{said}',
+            fix="if it is a kvbudget.toml, make that its first line, above every [table]",
+        )
     if schema != SCHEMA:
         raise BadConfigError(
             f"{_shown(path)}: schema {schema[:40]!r}, this version knows {SCHEMA}",

@@ -40,7 +40,7 @@ def _apply(service: GateService, config: GateConfig) -> None:
     gate, settings, pool = service.gate, service.settings, service.backend.facts.pool
     ledger = gate.ledger
     gate.configure(config)
-    service.reception.identities.expect(config.tenants)
+    service.reception.identities.expect(config.tenants, config.classes)
     usable, layout = ledger.usable_blocks, ledger.layout
     if settings.pool_blocks is not None:
         usable = Blocks(settings.pool_blocks)

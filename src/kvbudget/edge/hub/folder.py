@@ -12,6 +12,7 @@ MAX_JSON_BYTES = 4 * 1024**2  # the largest published config.json has some 70 kB
 MAX_TEXT_CHARS = 1000  # of a string in it; those of published ones have less than 300
 _CONFIG = "config.json"
 _MODELOPT = "hf_quant_config.json"
+_OF_COMMANDS = (".yaml", ".yml", ".sh", ".bash", ".service", ".txt", ".env")  # as edge.launch.read takes them
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 
@@ -57,7 +58,10 @@ def read_checkpoint(model: str, environment: Mapping[str, str] | None = None, *,
     if os.path.isfile(model):
         if model.lower().endswith(".gguf"):
             return _gguf(model)
-        return _local(os.path.dirname(os.path.abspath(model)), model, "file", weights=weights)
+        try:
+            return _local(os.path.dirname(os.path.abspath(model)), model, "file", weights=weights)
+        except BadConfigError as error:
+            raise _other_file(model) or error from None
     if not model.startswith((".", "/", "~")) and not model.lower().endswith(".gguf") and model.count("/") == 1:
         return _hub(model, os.environ if environment is None else environment, weights=weights)
     raise BadValueError(
@@ -131,6 +135,19 @@ def _without_config(folder: str) -> BadValueError:
     return BadValueError(
         f"MODEL: {_shown(folder)} has no {_CONFIG}", fix="give the folder of a Hugging Face checkpoint"
     )
+
+
+def _other_file(path: str) -> BadConfigError | None:
+    """What to do with a file that could not be read as a config.json, where its name tells that it is none."""
+    name = path.lower()
+    for endings, what, fix in (
+        (_OF_COMMANDS, "may hold the command that starts the engine", f"give it as --command {_shown(path)}"),
+        ((".safetensors", ".bin", ".pt", ".pth"), "holds weights", f"give the folder with its {_CONFIG}"),
+        ((".toml",), "may be a reviewed budget", f"kvbudget check {_shown(path)} reads one"),
+    ):
+        if name.endswith(endings):
+            return BadConfigError(f"MODEL: {_shown(path)} is no {_CONFIG}; by its name it {what}", fix=fix)
+    return None
 
 
 def _name_of(folder: str) -> str:

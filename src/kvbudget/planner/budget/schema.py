@@ -33,7 +33,7 @@ _LARGEST_BLOCK = 2**31 - 1  # tokens; a recurrent state's block is as long as th
 _MOST_GROUPS = 1024
 LARGEST_GATE_BLOCK = 1 << 20  # tokens; vLLM's largest so far are hybrids' 4,128, and the gate keeps a row as long
 _LONGEST_NAME = 120
-_HEAVIEST = 1_000_000  # a tenant's weight
+_LIGHTEST, _HEAVIEST = 0.001, 1_000  # a tenant's weight: beyond, sums of weights and service lose what is small
 POLICIES = ("worst-case", "trajectory", "learned")  # `gate.policies` is beside this package, not below it
 _REMOVE = "correct or remove it; or move the file away, and kvbudget plan ... --write writes it anew"
 
@@ -158,12 +158,12 @@ def _tenants(gate: Mapping[str, object]) -> None:
 
 def _classes(document: Mapping[str, object], gate: Mapping[str, object]) -> None:
     for name, table in _as_table(("gate", "classes"), gate.get("classes", {})).items():
-        digits = name.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit()) or str(int(name)) != name or abs(int(name)) > _MOST_URGENT:
+        if name not in _PRIORITIES:
             raise _refused(
                 ("gate", "classes", name),
                 f"is no priority from -{_MOST_URGENT} to {_MOST_URGENT}",
-                "write [gate.classes.0]",
+                "write the number of its x-kvbudget-priority: [gate.classes.-10]; smaller is more urgent, "
+                "and 0 is everybody who sends none",
             )
         _table(("gate", "classes", name), table, _CLASS)
     for limit, kept in (("pool_blocks", "reserved_blocks"), ("max_num_seqs", "reserved_slots")):
@@ -299,7 +299,8 @@ GATE: Mapping[str, Kind] = {
     "backend": ADDRESSES, "embedded_engine": SIGN, "tokenizer": TEXT, "pool_blocks": POSITIVE,
     "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH, "max_num_seqs": POSITIVE,
     "max_num_batched_tokens": POSITIVE, "policy": _one_of(*POLICIES), "margin_blocks": COUNT, "margin": MARGIN,
-    "queue_requests": COUNT, "queue_tokens": LENGTH, "queue_seconds": NUMBER, "default_max_tokens": LENGTH,
+    "queue_requests": COUNT, "queue_tokens": LENGTH, "queue_seconds": NUMBER, "slo_ttft": NUMBER,
+    "default_max_tokens": LENGTH,
     "prefix_credit": _one_of("auto", "off", "computed", "scheduled"), "learned_state": TEXT,
     "overload_status": _whole(429, 529), "ledger": _one_of("memory"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
@@ -307,10 +308,11 @@ GATE: Mapping[str, Kind] = {
 _LONGEST_TENANT = 64
 _TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MOST_URGENT = 100  # and least: as x-kvbudget-priority
+_PRIORITIES = frozenset(map(str, range(-_MOST_URGENT, _MOST_URGENT + 1)))
 _TENANT: Mapping[str, Kind] = {
     "weight": Kind(
-        f"a number above 0, at most {_HEAVIEST:,}",
-        lambda value: _is_number(value) and 0 < value <= _HEAVIEST,  # type: ignore[operator] # it is one
+        f"a number from {_LIGHTEST} to {_HEAVIEST:,}",
+        lambda value: _is_number(value) and _LIGHTEST <= value <= _HEAVIEST,  # type: ignore[operator] # it is one
     ),
     "max_blocks": POSITIVE,
     "tokens_per_minute": POSITIVE,
