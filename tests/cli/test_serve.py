@@ -62,6 +62,15 @@ def test_it_says_when_it_is_ready_serves_and_drains_on_sigterm() -> None:
         assert process.wait(20) == 0
 
 
+def test_the_embedded_engine_takes_the_settings_that_the_gate_is_told_of_an_engine() -> None:
+    flags = ("--embedded-engine", "--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--json")
+    with serving(*flags) as (process, line):
+        ready = json.loads(line)
+        assert ready["max_num_seqs"] == 16
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
 def test_people_are_told_a_curl_to_try() -> None:
     with serving("--embedded-engine") as (process, line):
         assert "ready" in line

@@ -94,7 +94,7 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
     service: "GateService | None" = None  # noqa: UP037
     try:
         if args.embedded_engine:
-            engine = await _start_demo_engine()
+            engine = await _start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
             settings = _before_embedded(settings, engine)
         starting = asyncio.create_task(start_service(settings))
         stopping = asyncio.create_task(stop.wait())
@@ -160,12 +160,16 @@ def _reload(
             log.info("SIGHUP: %s says what is in force, nothing to change", path)
 
 
-async def _start_demo_engine() -> "RunningEngine":
-    """The engine of `make run`: large enough to chat with, small enough to see it fill."""
+async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":
+    """The engine of `make run`: large enough to chat with, small enough to see it fill. What the gate is told of an
+    engine's own settings, this one takes."""
     from kvbudget.edge.engine.server import start_engine
     from kvbudget.edge.engine.settings import EngineSettings
 
-    pool = EngineSettings(num_blocks=513, block_size=16, max_model_len=4096, step_cost_s=0.01, token_cost_s=20e-6)
+    pool = EngineSettings(
+        num_blocks=513, block_size=16, max_model_len=4096, max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens, step_cost_s=0.01, token_cost_s=20e-6,
+    )  # fmt: skip
     return await start_engine(pool)
 
 
