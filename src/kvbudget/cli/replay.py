@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvbudget.cli.main import EXIT_INTERRUPTED
 from kvbudget.cli.output import written_out
-from kvbudget.edge.traces import FORMATS, TraceOptions, load_trace
+from kvbudget.cli.reshaping import add_reshaping, reshaping_of
+from kvbudget.edge.traces import FORMATS, load_trace
 from kvbudget.errors import BadValueError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,17 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trace = parser.add_argument_group("trace")
     trace.add_argument("--trace", type=Path, required=True, metavar="FILE", help="CSV or JSON lines")
     trace.add_argument("--trace-format", choices=FORMATS, help="default: told from the first line")
-    trace.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="2: twice as fast (default 1)")
-    trace.add_argument("--max-requests", type=int, metavar="N", help="only the first N")
-    trace.add_argument("--max-tokens", type=int, metavar="N", help="what every client declares")
-    trace.add_argument("--window", type=int, metavar="N", help="scale all lengths so that the longest request fits")
-    trace.add_argument("--length-scale", type=float, metavar="X", help="this factor instead; what is too long is cut")
-    trace.add_argument(
-        "--spread-arrivals",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="scatter equal stamps over S seconds (Mooncake: 3)",
+    add_reshaping(
+        trace,
+        max_requests="only the first N",
+        max_tokens="what every client declares",
+        spread="scatter equal stamps over S seconds (Mooncake: 3)",
     )
     target = parser.add_argument_group("endpoint")
     target.add_argument("--url", required=True, help="http://HOST:PORT of a gate or an engine")
@@ -77,16 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 good, 1 failures or nothing finished, 130 stopped early."""
-    options = TraceOptions(
-        rate_scale=args.rate_scale,
-        max_requests=args.max_requests,
-        max_tokens=args.max_tokens,
-        window=args.window,
-        length_scale=args.length_scale,
-        spread_s=args.spread_arrivals,
-        seed=args.seed,
-    )
-    requests = load_trace(args.trace, args.trace_format, options)
+    requests = load_trace(args.trace, args.trace_format, reshaping_of(args))
     try:
         from kvbudget.edge.replay.run import replay
     except ImportError as error:

@@ -54,11 +54,6 @@ class Quantization(NamedTuple):
         """Equal for layers whose matrices of one name have one format."""
         return tuple([target.names.apart(layer) for target in self.targets if target.names is not None])
 
-    @property
-    def linear_format(self) -> "Format | None":
-        """The format of the matrices that no list names, which are most of them; None when they are unquantised."""
-        return next((target.format for target in self.targets if target.names is None), None)
-
     def head_format(self) -> "Format | None":
         """The output head is quantised only where it is named (vLLM 0.32: ParallelLMHead is no LinearBase)."""
         for target in self.targets:

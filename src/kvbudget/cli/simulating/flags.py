@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from kvbudget.cli.reshaping import add_reshaping
 from kvbudget.edge.traces import FORMATS
 from kvbudget.errors import BadConfigError, BadValueError
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
@@ -48,15 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--trace", type=Path, metavar="FILE", help="CSV or JSON lines, as for replay")
     load.add_argument("--trace-format", choices=FORMATS, help="default: told from the first line")
     load.add_argument("--scenario", metavar="NAME", help=f"made from --seed: {', '.join(SCENARIOS)}")
-    load.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="2: twice as fast (default 1)")
-    load.add_argument("--max-requests", type=int, metavar="N", help="only the first N; of a scenario, N in all")
-    load.add_argument(
-        "--max-tokens", type=int, metavar="N", help="what every client declares (default: what the load says, or none)"
-    )
-    load.add_argument("--window", type=int, metavar="N", help="scale all lengths so that the longest request fits")
-    load.add_argument("--length-scale", type=float, metavar="X", help="this factor instead; what is too long is cut")
-    load.add_argument(
-        "--spread-arrivals", type=float, default=0.0, metavar="S", help="scatter equal stamps over S seconds"
+    add_reshaping(
+        load,
+        max_requests="only the first N; of a scenario, N in all",
+        max_tokens="what every client declares (default: what the load says, or none)",
+        spread="scatter equal stamps over S seconds",
     )
     load.add_argument(
         "--dequantise",

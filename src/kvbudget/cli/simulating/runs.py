@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from kvbudget.cli.reshaping import reshaping_of
 from kvbudget.cli.simulating.described import command_of, described
 from kvbudget.cli.simulating.flags import completed, engine_flags_of, settings_of
 from kvbudget.edge.traces import TraceOptions, apply_options, load_trace
@@ -95,15 +96,7 @@ def load_of(args: argparse.Namespace, scenario: Scenario | None) -> Iterable[Tra
 
     A scenario that is not reshaped is made as it is used, so that a long one needs no memory.
     """
-    options = TraceOptions(
-        rate_scale=args.rate_scale,
-        max_requests=args.max_requests,
-        max_tokens=args.max_tokens,
-        window=args.window,
-        length_scale=args.length_scale,
-        spread_s=args.spread_arrivals,
-        seed=args.seed,
-    )
+    options = reshaping_of(args)
     if scenario is None:
         return load_trace(args.trace, args.trace_format, options)
     made = scenario.load(random.Random(args.seed), args.max_requests or scenario.requests)  # noqa: S311 - repeatable

@@ -46,7 +46,6 @@ _PADDED_STATES = (0, 5, 17)  # the state pool has a slot more than it counts
 _OVERLAPPED_STATES = (0, 5, 16)  # "auto" keeps two more states a request for the overlapped schedule
 _DRAFT_COUNTED = (0, 5, 14)  # the draft's layers are charged to the pool
 _INDEXER_SCALED = 128
-_LATENT_SCALED = 128
 _SPARSE_PAGE = 64  # arg_groups/model_overrides/deepseek_v2.py
 _CACHELESS = ("ngram", "ngram_gpu", "suffix")
 _MAX_PREFILL_TOKENS = 16384
