@@ -196,7 +196,9 @@ class Stand:
 
 
 @asynccontextmanager
-async def _stand(engine: ScriptedEngine, look_for_s: float, **config: object) -> AsyncIterator[Stand]:
+async def _stand(
+    engine: ScriptedEngine, look_for_s: float, serve: dict[str, object], **config: object
+) -> AsyncIterator[Stand]:
     url = await engine.start()
     gate = GateConfig(**{"policy": Policy.WORST_CASE, "abort_tail_ns": 0, **config})  # type: ignore[arg-type]
     settings = ServiceSettings(
@@ -206,6 +208,7 @@ async def _stand(engine: ScriptedEngine, look_for_s: float, **config: object) ->
         gate=gate,
         default_max_tokens=64,
         upstream_limits=UpstreamLimits(response_s=5.0),
+        **serve,  # type: ignore[arg-type]
     )
     service = await start_service(settings, look_for_s=look_for_s)
     try:
@@ -223,11 +226,20 @@ Scene = Callable[[Stand], Awaitable[None]]
 
 @pytest.fixture
 def play() -> Callable[..., None]:
-    """`play(scene, engine={...}, **gate config)`: run an async scene on a stand; nothing may stay promised."""
+    """`play(scene, engine={...}, serve={service settings}, **gate config)`: run an async scene on a stand.
 
-    def run(scene: Scene, engine: dict[str, object] | None = None, look_for_s: float = 10.0, **config: object) -> None:
+    Nothing may stay promised.
+    """
+
+    def run(
+        scene: Scene,
+        engine: dict[str, object] | None = None,
+        look_for_s: float = 10.0,
+        serve: dict[str, object] | None = None,
+        **config: object,
+    ) -> None:
         async def all_of_it() -> None:
-            async with _stand(ScriptedEngine(**(engine or {})), look_for_s, **config) as stand:  # type: ignore[arg-type]
+            async with _stand(ScriptedEngine(**(engine or {})), look_for_s, serve or {}, **config) as stand:  # type: ignore[arg-type]
                 async with asyncio.timeout(30):
                     await scene(stand)
 

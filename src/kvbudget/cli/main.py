@@ -21,6 +21,7 @@ EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
     "plan": "how many tokens the cards hold for a model, exact to the engine's block",
     "check": "whether a reviewed budget is still true",
+    "key": "an API key for the gate, and what makes it known there",
     "receipt": "what an engine really reported, beside the plan",
     "models": "the architectures whose caches are known",
     "gpus": "the cards that --gpu knows, with the memory a process really sees",

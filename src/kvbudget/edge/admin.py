@@ -22,7 +22,7 @@ _SHOWN_QUEUE = 50
 
 
 def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`."""
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/mode`."""
     gateway = reception.gateway
     registry = CollectorRegistry()
     gateway.metrics.gauges = lambda: gauges(reception)
@@ -44,8 +44,20 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
     async def state(_: Request) -> Response:
         return JSONResponse(state_of(reception, now_ns()))
 
+    async def mode(request: Request) -> Response:
+        try:
+            wanted = (await request.json())["shadow"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            wanted = None
+        if not isinstance(wanted, bool):
+            return JSONResponse({"error": 'send {"shadow": true} or {"shadow": false}'}, status_code=400)
+        gateway.set_shadow(wanted)
+        return JSONResponse({"shadow": gateway.shadow})
+
     async def index(_: Request) -> Response:
-        return JSONResponse({"kvbudget": __version__, "paths": ["/v1/state", "/metrics", "/ready", "/health"]})
+        return JSONResponse(
+            {"kvbudget": __version__, "paths": ["/v1/state", "/v1/mode", "/metrics", "/ready", "/health"]}
+        )
 
     return Starlette(
         routes=[
@@ -54,6 +66,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
             Route("/health", health),
             Route("/ready", ready),
             Route("/v1/state", state),
+            Route("/v1/mode", mode, methods=["POST"]),
         ]
     )
 
@@ -140,6 +153,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "held_blocks": held_blocks(gateway),
         },
         "policy": gate.config.policy.value,
+        "shadow": gateway.shadow,
         "learned": _learned(gate),
         "prefix_credit": {
             "sharing": gate.config.sharing.value if gateway.prefix_credit and ledger.key_tokens else "off",

@@ -220,7 +220,10 @@ def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tok
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
     """Answer a request that cannot be understood."""
-    exchange.respond(error.status, [*_JSON, (b"x-should-retry", b"false"), (b"x-request-id", request_id)], error.body())
+    headers = [*_JSON, (b"x-should-retry", b"false"), (b"x-request-id", request_id)]
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    exchange.respond(error.status, headers, error.body())
 
 
 def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:

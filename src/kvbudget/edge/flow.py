@@ -11,6 +11,7 @@ import asyncio
 from enum import Enum
 from typing import Protocol
 
+from kvbudget.edge.access_log import Record
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd
@@ -26,6 +27,14 @@ class State(Enum):
     PARKED = "parked"
     FORWARDED = "forwarded"
     OVER = "over"
+
+
+class Held(Enum):
+    """What the gate has of a flow: it waits there, it has a reservation, or nothing any more (a shadow goes on)."""
+
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    NOTHING = "nothing"
 
 
 class FlowOwner(Protocol):
@@ -55,12 +64,14 @@ class Flow:
         "counting",
         "exact",
         "exchange",
+        "held",
         "identity",
         "instead",
         "key",
         "owner",
         "paced",
         "prompt_tokens",
+        "record",
         "relay",
         "seen_events",
         "state",
@@ -79,6 +90,8 @@ class Flow:
         self.exact = False
         self.instead = False  # bounded only because the counter failed
         self.paced = False
+        self.held = Held.NOTHING
+        self.record: Record | None = None  # for the access log, if there is one
         self.relay: Relay | None = None
         self.seen_events = 0
         self.unreported_events = 0

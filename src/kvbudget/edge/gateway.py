@@ -9,11 +9,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from kvbudget.edge.access_log import AccessLog, Asked, Record
 from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, plain_error
 from kvbudget.edge.backend import Backend
-from kvbudget.edge.flow import Flow, State
+from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
@@ -67,8 +69,12 @@ class Gateway:
         default_new_tokens: Tokens,
         now_ns: Callable[[], int],
         prefix_keys: PrefixKeys | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         self.gate = gate
+        # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
+        self.shadow = False
+        self.access_log = access_log
         # Whether the engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise.
         self.prefix_credit = False
         self.backend = backend
@@ -100,6 +106,9 @@ class Gateway:
             ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
         )
         self._flows[flow.key] = flow
+        flow.held = Held.WAITING
+        if self.access_log is not None:
+            flow.record = record_of(flow, ask)
         self.push(
             Arrived(
                 flow.key,
@@ -116,6 +125,8 @@ class Gateway:
                 prefix=self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else (),
             )
         )
+        if self.shadow and flow.held is Held.WAITING and flow.state is not State.FORWARDED:
+            self._relay(flow, forwarded=None)
 
     # The gate decides
 
@@ -146,28 +157,45 @@ class Gateway:
         if flow is None:
             return  # its client left while the command was under way, and its end was pushed already
         if type(command) is Forward:
+            flow.held = Held.RESERVED
             self._forward(flow, command)
         elif type(command) is Reject:
             self._reject(flow, command)
-        else:
+        elif flow.state is not State.FORWARDED:  # a shadow does not wait
             flow.state = State.PARKED
 
     def _forward(self, flow: Flow, command: Forward) -> None:
-        exchange, ask, metrics = flow.exchange, flow.ask, self.metrics
+        metrics = self.metrics
+        metrics.queue_seconds.observe(command.waited_ns / 1e9)
+        if flow.record is not None:
+            flow.record.admitted = command
+        if flow.state is State.FORWARDED:
+            return  # a shadow, which did not wait for this
+        metrics.overhead_seconds.observe((self._now_ns() - flow.exchange.received_ns - command.waited_ns) / 1e9)
+        self._relay(flow, command)
+
+    def _relay(self, flow: Flow, forwarded: Forward | None) -> None:
+        """Send it to the engine; without a promise (None), as it came."""
+        exchange, ask = flow.exchange, flow.ask
         assert ask is not None  # noqa: S101 - it is dropped only below
         flow.state = State.FORWARDED
         flow.ask = None
-        metrics.queue_seconds.observe(command.waited_ns / 1e9)
-        metrics.overhead_seconds.observe((self._now_ns() - exchange.received_ns - command.waited_ns) / 1e9)
         request_id = flow.identity.request_id
+        as_it_came = self.shadow or forwarded is None
+        if flow.record is not None:
+            flow.record.instance = self.backend.name
         try:
             flow.relay = self.backend.upstream.relay(
                 exchange,
                 method=b"POST",
                 target=exchange.target,
                 headers=self.backend.request_headers(exchange, request_id),
-                body=forwarded_body(ask, command.max_new_tokens),
-                response_headers=admitted_headers(self.gate, command, request_id, flow.prompt_tokens),
+                body=ask.raw if as_it_came or forwarded is None else forwarded_body(ask, forwarded.max_new_tokens),
+                response_headers=(
+                    [(b"x-request-id", request_id)]
+                    if forwarded is None
+                    else admitted_headers(self.gate, forwarded, request_id, flow.prompt_tokens)
+                ),
                 watcher=flow,
             )
         except Exception:
@@ -176,16 +204,37 @@ class Gateway:
             raise
 
     def _reject(self, flow: Flow, command: Reject) -> None:
-        del self._flows[flow.key]
-        flow.state = State.OVER
-        flow.let_go()
+        flow.held = Held.NOTHING
         if flow.instead and command.refusal in _BY_LENGTH:
             # Its true length may well fit: that it could not be counted is not the client's fault.
             command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
+        if self.shadow and command.refusal not in _OF_THE_ENGINE:
+            self.metrics.shadow_refusals[command.refusal] += 1
+            if flow.state is not State.FORWARDED:
+                self._relay(flow, None)
+            return
+        if flow.state is State.FORWARDED:
+            return  # a shadow of before the mode changed; its relay goes on
+        del self._flows[flow.key]
+        flow.state = State.OVER
+        flow.let_go()
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
         status, headers, body = self.refuser.answer(command, exact=flow.exact)
+        if self.access_log is not None and flow.record is not None:
+            self.access_log.refused(flow.record, status, command.refusal, self._now_ns(), command)
         flow.exchange.respond(status, [*headers, (b"x-request-id", flow.identity.request_id)], body)
+
+    def set_shadow(self, shadow: bool) -> None:
+        """From now on only decide and count, or decide for real again. Switched on, whoever waits goes at once."""
+        if shadow == self.shadow:
+            return
+        self.shadow = shadow
+        log.warning("shadow mode is %s", "on: nothing is refused, nothing waits" if shadow else "off")
+        if shadow:
+            for flow in list(self._flows.values()):
+                if flow.state is State.PARKED:
+                    self._relay(flow, None)
 
     # Requests go on and end
 
@@ -194,6 +243,7 @@ class Gateway:
         if flow.state is State.COUNTING:
             flow.state = State.OVER
             self.metrics.outcomes[Outcome.WITHDRAWN] += 1
+            self.log_uncounted(flow.exchange, flow.identity, Outcome.WITHDRAWN, None)
             flow.let_go()
         elif flow.state is State.PARKED:
             self.end(flow, Outcome.WITHDRAWN, output_tokens=None, engine_done=True)
@@ -201,6 +251,8 @@ class Gateway:
     def relay_progressed(self, flow: Flow, events: int) -> None:
         """Events of a stream passed: one token each, give or take what GateConfig.lag_steps covers."""
         first = flow.seen_events == 0
+        if first and flow.record is not None:
+            flow.record.first_ns = self._now_ns()
         flow.seen_events += events
         flow.unreported_events += events
         if first or flow.unreported_events >= PROGRESS_STRIDE:
@@ -210,9 +262,12 @@ class Gateway:
         """The client reads slower than the engine writes: what we see says no more how far the engine is."""
         if flow.paced and flow.state is State.FORWARDED:
             flow.paced = False
-            self.push(PaceLost(flow.key))
+            if flow.held is Held.RESERVED:
+                self.push(PaceLost(flow.key))
 
     def _report_progress(self, flow: Flow) -> None:
+        if flow.held is not Held.RESERVED:
+            return  # a shadow that the gate would still let wait: told as soon as it would not
         events, flow.unreported_events = flow.unreported_events, 0
         if events and flow.paced and flow.state is State.FORWARDED:
             self.push(Progressed(flow.key, events))
@@ -237,11 +292,24 @@ class Gateway:
             output_tokens=output_tokens,
             engine_done=end.outcome in _ENGINE_DONE,
             cached_tokens=cached_tokens,
+            status=end.status,
         )
         if end.outcome is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
         elif end.outcome in _UNANSWERED and flow.exchange.open:
             self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
+
+    def log_uncounted(
+        self, exchange: Exchange, identity: Identity, outcome: Outcome | Refusal, status: int | None
+    ) -> None:
+        """A request is over before it was counted."""
+        if self.access_log is None:
+            return
+        record = Record(identity, None, exchange.peer, exchange.received_ns)
+        if isinstance(outcome, Refusal):
+            self.access_log.refused(record, status or 0, outcome, self._now_ns())
+        else:
+            self.access_log.ended(record, outcome, status, self._now_ns(), None, None)
 
     def end(
         self,
@@ -251,6 +319,7 @@ class Gateway:
         output_tokens: int | None,
         engine_done: bool,
         cached_tokens: Tokens | None = None,
+        status: int | None = None,
     ) -> None:
         """End a parked or forwarded flow; a second call does nothing."""
         if flow.state is State.OVER:
@@ -259,6 +328,11 @@ class Gateway:
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
+        if self.access_log is not None and flow.record is not None:
+            self.access_log.ended(flow.record, outcome, status, self._now_ns(), output_tokens, cached_tokens)
+        if flow.held is Held.NOTHING:
+            return  # a shadow that the gate would have refused
+        flow.held = Held.NOTHING
         tokens = None if output_tokens is None else Tokens(output_tokens)
         self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
 
@@ -363,6 +437,14 @@ class Gateway:
         self.push(_TICK)
 
 
+def record_of(flow: Flow, ask: Ask) -> Record:
+    """What the access log is to tell of a request that was counted."""
+    asked = Asked(ask.surface.value, ask.model, ask.stream, ask.sequences, ask.max_new_tokens)
+    record = Record(flow.identity, asked, flow.exchange.peer, flow.exchange.received_ns)
+    record.prompt_tokens, record.exact = flow.prompt_tokens, flow.exact
+    return record
+
+
 _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.DONE: Outcome.FINISHED,
     RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
@@ -375,6 +457,8 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
+# There is nobody to forward to: refused in shadow mode as well.
+_OF_THE_ENGINE = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
 _BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
 _ENGINE_DONE = frozenset(
     {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}

@@ -7,6 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.gate.tenants import ALL_OTHERS
 
@@ -36,8 +37,18 @@ class Identity(NamedTuple):
 class Identities:
     """Reads identities; remembers the tenants. From `MAX_TENANTS` on, new ones are accounted together as `other`."""
 
-    def __init__(self, request_id_prefix: str, known: Iterable[str] = (), classes: Iterable[int] = ()) -> None:
-        """`known`, `classes`: tenants and priorities that have settings of their own, never taken for others."""
+    def __init__(
+        self,
+        request_id_prefix: str,
+        known: Iterable[str] = (),
+        classes: Iterable[int] = (),
+        ring: KeyRing | None = None,
+    ) -> None:
+        """`known`, `classes`: tenants and priorities that have settings of their own, never taken for others.
+
+        `ring`: the API keys that are asked for; with none in it, everybody may come.
+        """
+        self.ring = KeyRing() if ring is None else ring
         self.tenants = {DEFAULT_TENANT}
         self._classes = {0}
         self.expect(known, classes)
@@ -60,24 +71,32 @@ class Identities:
     def read(self, headers: Headers, request_id: bytes) -> Identity:
         """Reads `x-kvbudget-tenant` (else the API key), `x-kvbudget-priority` and `x-kvbudget-deadline-ms`.
 
-        Raises BadRequestError.
+        Where API keys are set up, the key says which tenant it is and how urgent it may be. Raises BadRequestError,
+        UnauthorizedError.
         """
-        identity, key = Identity(request_id), None
+        holder = self.ring.holder(headers) if self.ring else None
+        credential = named = deadline_ns = None
+        priority = 0
         for name, value in headers:
             if name == b"authorization":
-                key = value
+                credential = value
             if not name.startswith(b"x-kvbudget-"):
                 continue
             if name == b"x-kvbudget-tenant":
-                identity = identity._replace(tenant=self._tenant(value))
+                named = _tenant_name(value)
             elif name == b"x-kvbudget-priority":
                 priority = _integer(name, value, -_MAX_PRIORITY, _MAX_PRIORITY)
-                identity = identity._replace(priority=self._class_for(priority))
             elif name == b"x-kvbudget-deadline-ms":
-                identity = identity._replace(deadline_ns=_integer(name, value, 1, _MAX_DEADLINE_MS) * 1_000_000)
-        if key is not None and identity.tenant == DEFAULT_TENANT:
-            identity = identity._replace(tenant=self._tenant_of_key(key))
-        return identity
+                deadline_ns = _integer(name, value, 1, _MAX_DEADLINE_MS) * 1_000_000
+        if holder is not None:
+            named, priority = _tenant_by(holder, named), max(priority, holder.most_urgent)
+        if named is not None and named != DEFAULT_TENANT:
+            tenant = self._account_for(named)
+        elif credential is not None and holder is None:
+            tenant = self._tenant_of_credential(credential)
+        else:
+            tenant = DEFAULT_TENANT
+        return Identity(request_id, tenant, self._class_for(priority), deadline_ns)
 
     def _class_for(self, priority: int) -> int:
         if priority not in self._classes:
@@ -86,7 +105,7 @@ class Identities:
             self._classes.add(priority)
         return priority
 
-    def _tenant_of_key(self, header: bytes) -> str:
+    def _tenant_of_credential(self, header: bytes) -> str:
         """Each API key is a tenant of its own, named by a hash: the key itself must reach no label and no log."""
         known = self._keys.get(header)
         if known is None:
@@ -94,13 +113,6 @@ class Identities:
             if len(self._keys) < MAX_TENANTS:
                 self._keys[header] = known
         return known
-
-    def _tenant(self, header: bytes) -> str:
-        if not _NAME.fullmatch(header):
-            raise BadRequestError(
-                "x-kvbudget-tenant: use 1 to 64 letters, digits, '.', '_' or '-'", "x-kvbudget-tenant", "invalid_value"
-            )
-        return self._account_for(header.decode())
 
     def _account_for(self, name: str) -> str:
         if name not in self.tenants:
@@ -115,3 +127,24 @@ def _integer(name: bytes, value: bytes, low: int, high: int) -> int:
         shown = name.decode()
         raise BadRequestError(f"{shown}: must be a whole number from {low} to {high}", shown, "invalid_value")
     return int(value)
+
+
+def _tenant_name(header: bytes) -> str:
+    if not _NAME.fullmatch(header):
+        raise BadRequestError(
+            "x-kvbudget-tenant: use 1 to 64 letters, digits, '.', '_' or '-'", "x-kvbudget-tenant", "invalid_value"
+        )
+    return header.decode()
+
+
+def _tenant_by(key: ApiKey, named: str | None) -> str:
+    """Whose request it is, by the rights of its key."""
+    if named is None or named == key.tenant:
+        return key.tenant
+    if not key.any_tenant:
+        raise BadRequestError(
+            f"x-kvbudget-tenant: this API key is of tenant {key.tenant!r} and may name no other",
+            "x-kvbudget-tenant",
+            "invalid_value",
+        )
+    return named

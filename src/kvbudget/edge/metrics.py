@@ -68,6 +68,8 @@ class GateMetrics(Collector):
         self.gauges = gauges
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.refusals: Counter[str] = Counter({refusal.value: 0 for refusal in Refusal})
+        self.shadow_refusals: Counter[str] = Counter()
+        self.access_log_lost: Callable[[], int] = lambda: 0
         self.queue_seconds = Histogram(_SECONDS)
         self.prompt_tokens = Histogram(_TOKENS)
         self.output_tokens = Histogram(_TOKENS)
@@ -87,6 +89,17 @@ class GateMetrics(Collector):
         for reason, count in sorted(self.refusals.items()):
             refused.add_metric([reason], count)
         yield refused
+        shadowed = CounterMetricFamily(
+            "kvbudget_shadow_refusals",
+            "Requests that were forwarded in shadow mode and would have been refused, by reason.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(self.shadow_refusals.items()):
+            shadowed.add_metric([reason], count)
+        yield shadowed
+        yield CounterMetricFamily(
+            "kvbudget_access_log_lost", "Lines of the access log that could not be written.", self.access_log_lost()
+        )
         yield self.queue_seconds.family("kvbudget_queue_seconds", "Time that forwarded requests waited for room.")
         yield self.prompt_tokens.family("kvbudget_prompt_tokens", "Prompt tokens of counted requests.")
         yield self.output_tokens.family("kvbudget_output_tokens", "Output tokens of finished requests.")

@@ -9,7 +9,7 @@ from kvbudget.edge.answers import bad_request, plain_error
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.identity import Identities
+from kvbudget.edge.identity import Identities, Identity
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
@@ -71,6 +71,12 @@ class Reception:
         request_id = self.identities.request_id(exchange.headers)
         if passes(path):
             gateway = self.gateway
+            if self.identities.ring:
+                try:
+                    self.identities.ring.holder(exchange.headers)
+                except BadRequestError as error:
+                    self._refuse(exchange, request_id, error)
+                    return
             PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
         else:
             told = "No such path: this gate serves the OpenAI API under /v1; metrics and state are on its admin port."
@@ -110,7 +116,7 @@ class Reception:
         if flow.state is not State.COUNTING:
             return  # its client left meanwhile
         if counting.cancelled():
-            self._give_up(flow)
+            self._give_up(flow, 503)
             self.gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, flow.exchange, flow.identity.request_id)
         elif error is None:
             self.gateway.arrive(flow, ask, counting.result(), instead=instead)
@@ -121,7 +127,7 @@ class Reception:
             self._bound_instead(flow, ask, error)
         else:  # a bug of the counter: the client must get an answer all the same
             log.error("counting failed in a way that no counter should", exc_info=error)
-            self._give_up(flow)
+            self._give_up(flow, 500)
             told = "The prompt could not be counted."
             plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
 
@@ -133,8 +139,10 @@ class Reception:
         metrics = self.gateway.metrics
         metrics.refusals[Refusal.BAD_REQUEST] += 1
         metrics.outcomes[Outcome.REFUSED] += 1
+        self.gateway.log_uncounted(exchange, Identity(request_id), Refusal.BAD_REQUEST, error.status)
         bad_request(exchange, request_id, error)
 
-    def _give_up(self, flow: Flow) -> None:
+    def _give_up(self, flow: Flow, status: int) -> None:
         flow.state = State.OVER
+        self.gateway.log_uncounted(flow.exchange, flow.identity, Outcome.SHUT_DOWN, status)
         self.gateway.metrics.outcomes[Outcome.SHUT_DOWN] += 1

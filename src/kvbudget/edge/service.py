@@ -5,10 +5,12 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.admin import admin_app
+from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
@@ -17,6 +19,7 @@ from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.upstream import Upstream, UpstreamError
 from kvbudget.edge.identity import Identities
+from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
@@ -48,6 +51,8 @@ class ServiceSettings:
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
     tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
+    `keys`: API keys that are asked for, by name; none: nobody is asked. `access_log`: a file, or `-` for stdout.
+    `shadow`: decide and count only.
     """
 
     backend_url: str
@@ -64,6 +69,10 @@ class ServiceSettings:
     overload_status: int = 429
     prefix_cache_assumed: bool = False
     learned_state: str | None = None
+    keys: Mapping[str, ApiKey] = field(default_factory=dict)
+    access_log: str | None = None
+    shadow: bool = False
+    admin_token: str | None = field(default=None, repr=False)
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
 
@@ -86,8 +95,12 @@ class GateService:
             GateMetrics(),
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
+            access_log=None if settings.access_log is None else AccessLog(settings.access_log),
         )
-        identities = Identities(f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes)
+        self.gateway.shadow = settings.shadow
+        identities = Identities(
+            f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys)
+        )
         self.reception = Reception(self.gateway, self._counter(), identities)
         self.backend.on_down = lambda: self.gateway.backend_changed(False)
         self._data_plane: HttpServer | None = None
@@ -117,6 +130,9 @@ class GateService:
         settings = self.settings
         if self._learned is not None:
             self._learned.load()
+        if (access_log := self.gateway.access_log) is not None:
+            self.gateway.metrics.access_log_lost = lambda: access_log.lost
+            access_log.open()
         check_port(settings.port)
         try:
             self._data_plane = await start_server(
@@ -130,7 +146,9 @@ class GateService:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
             raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
-            admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_port
+            AdminAccess(admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_token),
+            settings.admin_host,
+            settings.admin_port,
         )
         self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
         if self._learned is not None:
@@ -174,6 +192,8 @@ class GateService:
         self.upstream.close()
         if self._learned is not None:
             await self._learned.close()
+        if self.gateway.access_log is not None:
+            await self.gateway.access_log.close()
 
     def _looked(self, facts: EngineFacts) -> None:
         """A look at the engine: its pool and context become the gate's, unless they were set by hand."""

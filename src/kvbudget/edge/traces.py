@@ -1,12 +1,13 @@
 """Decides what a trace file says: which requests arrive when, how long their prompts are and how long their answers.
 
-Three forms are read:
+Four forms are read:
 
 - `azure`: CSV of the Azure public LLM traces (TIMESTAMP, ContextTokens, GeneratedTokens); stamps are ISO 8601 with up
   to nine digits of a second.
 - `mooncake`: JSON lines of the Mooncake traces (timestamp in ms, input_length, output_length, hash_ids).
 - `jsonl`: our own: JSON lines with arrival_s, prompt_tokens, output_tokens, and optionally max_tokens (what the client
   declared), tenant, hash_ids, priority (smaller is more urgent).
+- `gate-log`: what `kvbudget serve --access-log` wrote (edge/gate_log_trace.py).
 
 Arrivals are counted from the first request. Every row is used or the file is refused: a trace that is silently half
 read gives a load that nobody meant.
@@ -22,12 +23,13 @@ from itertools import chain
 from pathlib import Path
 
 from kvbudget.edge.azure_trace import COLUMNS, MAX_LENGTH_TOKENS, azure_columns
+from kvbudget.edge.gate_log_trace import SIGN, logged_requests
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.errors import BadValueError
 from kvbudget.simulate.load import DEFAULT_TENANT, TraceRequest
 from kvbudget.units import Tokens
 
-FORMATS = ("azure", "mooncake", "jsonl")
+FORMATS = ("azure", "mooncake", "jsonl", "gate-log")
 _MOST_PRIORITY = 10**9
 _OWN_FIELDS = ("arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "tenant", "priority", "hash_ids")
 # What the gate takes in x-kvbudget-tenant and x-kvbudget-priority (edge/identity.py).
@@ -176,7 +178,7 @@ def _scaled(length: int, factor: Fraction) -> int:
 
 
 def _parser(trace_format: str) -> Callable[[Iterable[str], str], Iterator[TraceRequest]]:
-    parsers = {"azure": _azure, "mooncake": _mooncake, "jsonl": _own}
+    parsers = {"azure": _azure, "mooncake": _mooncake, "jsonl": _own, "gate-log": _gate_log}
     if trace_format not in parsers:
         raise BadValueError(f"trace format {trace_format[:40]!r} is not known", fix=f"use one of {', '.join(FORMATS)}")
     return parsers[trace_format]
@@ -187,6 +189,8 @@ def _guess(first: str, path: Path) -> str:
         return "azure"
     if '"input_length"' in first:
         return "mooncake"
+    if SIGN in first:
+        return "gate-log"
     if '"prompt_tokens"' in first:
         return "jsonl"
     raise BadValueError(
@@ -229,6 +233,19 @@ def _own(lines: Iterable[str], source: str, *, as_load: bool = False) -> Iterato
             tenant=tenant,
             hash_ids=_ids(where, row),
             priority=_priority(where, row),
+        )
+
+
+def _gate_log(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
+    for one in logged_requests(_json_rows(lines, source)):
+        yield _request(
+            one.where,
+            arrival_ns=one.arrival_ns,
+            prompt=one.prompt,
+            output=one.output,
+            declared=one.declared,
+            tenant=one.tenant,
+            priority=one.priority,
         )
 
 

@@ -22,12 +22,14 @@ DEFAULTS = {
     "slo_ttft": 5.0,
     "default_max_tokens": "2048",
     "overload_status": 429,
+    "shadow": False,
     "ledger": "memory",
     "host": "127.0.0.1",
     "port": 8800,
     "admin_host": "127.0.0.1",
     "admin_port": 8801,
     "max_body": "16MiB",
+    "access_log": None,
     "drain_seconds": 30.0,
     "json": False,
     "config": None,
@@ -95,6 +97,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="promised when a chat request names no max_tokens (default 2048)",
     )
     admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
+    admission.add_argument(
+        "--shadow",
+        action="store_true",
+        help="decide and count, but forward everything at once and unchanged; kvbudget_shadow_refusals_total tells "
+        "what would have been refused",
+    )
     admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
     edge = parser.add_argument_group("edge")
     edge.add_argument("--host", help="address of the data plane (default 127.0.0.1)")
@@ -102,5 +110,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
     edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")
+    edge.add_argument(
+        "--access-log",
+        metavar="FILE|-",
+        help="a JSON line for each request: lengths, times, what was promised, how it ended; no prompts, no keys",
+    )
     edge.add_argument("--drain-seconds", type=float, metavar="S", help="on SIGTERM, wait so long (default 30)")
     edge.add_argument("--json", action="store_true", help="the ready line as JSON")

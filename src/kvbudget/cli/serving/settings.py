@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens, parse_length, parse_size
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from kvbudget.edge.keys import ApiKey
     from kvbudget.edge.service import ServiceSettings
     from kvbudget.planner.budget.record import Document
     from kvbudget.pool.groups import Layout
@@ -103,6 +105,10 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         ),
         prefix_cache_assumed=credit is not None,
         learned_state=args.learned_state,
+        keys={} if budget is None else _keys(budget),
+        access_log=args.access_log,
+        shadow=args.shadow,
+        admin_token=os.environ.get("KVBUDGET_ADMIN_TOKEN") or None,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
         host=args.host,
         port=args.port,
@@ -194,6 +200,17 @@ def _classes(budget: "Document") -> dict[int, ClassLimits]:
     from kvbudget.planner.budget.record import gate_tables
 
     return {int(name): ClassLimits(**table) for name, table in gate_tables(budget, "classes").items()}
+
+
+def _keys(budget: "Document") -> "dict[str, ApiKey]":
+    """[gate.keys], by name."""
+    from kvbudget.edge.keys import ApiKey
+    from kvbudget.planner.budget.record import gate_tables
+
+    found = {}
+    for name, table in gate_tables(budget, "keys").items():
+        found[name] = ApiKey(name, **{"tenant": name} | table)
+    return found
 
 
 def prefill_tokens(max_num_batched_tokens: int, max_num_seqs: int) -> int:

@@ -13,7 +13,7 @@ LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
      "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
-LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout"})
+LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "keys", "shadow"})
 
 
 def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str], list[str]]:
@@ -32,6 +32,8 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
         config = replace(current.gate, **{name: getattr(wanted.gate, name) for name in live})
         service.settings = replace(current, gate=config, **{name: getattr(wanted, name) for name in live_service})
         _apply(service, config)
+        if "shadow" in live_service:  # otherwise what was switched by hand stays
+            service.gateway.set_shadow(service.settings.shadow)
     return [*live, *live_service], later
 
 
@@ -41,6 +43,7 @@ def _apply(service: GateService, config: GateConfig) -> None:
     ledger = gate.ledger
     gate.configure(config)
     service.reception.identities.expect(config.tenants, config.classes)
+    service.reception.identities.ring.replace(settings.keys)
     usable, layout = ledger.usable_blocks, ledger.layout
     if settings.pool_blocks is not None:
         usable = Blocks(settings.pool_blocks)

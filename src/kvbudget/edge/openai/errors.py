@@ -9,9 +9,11 @@ import orjson
 from kvbudget.errors import InputError
 
 HTTP_BAD_REQUEST = 400
+HTTP_UNAUTHORIZED = 401
 HTTP_NOT_FOUND = 404
 
 _INVALID = "invalid_request_error"
+_UNAUTHORIZED = "authentication_error"
 _RATE = "rate_limit_error"
 _UNAVAILABLE = "service_unavailable_error"
 _SERVER = "server_error"
@@ -34,6 +36,7 @@ ERROR_TYPES: dict[str, str] = {
     "model_not_found": _INVALID,
     "not_found": _INVALID,
     "method_not_allowed": _INVALID,
+    "invalid_api_key": _UNAUTHORIZED,
     # the data plane: status and meaning in edge.http.messages.DATA_PLANE_CODES
     "too_many_connections": _UNAVAILABLE,
     # the gate's refusals
@@ -73,6 +76,15 @@ class ModelNotFoundError(BadRequestError):
     """The engine does not serve the model that the request names: HTTP 404, as the engine itself would answer."""
 
     status = HTTP_NOT_FOUND
+
+
+class UnauthorizedError(BadRequestError):
+    """The gate wants an API key, and this is none that it knows: HTTP 401."""
+
+    status = HTTP_UNAUTHORIZED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, None, "invalid_api_key")
 
 
 def error_body(message: str, type: str | None, param: str | None, code: str) -> bytes:  # noqa: A002 - the API's word

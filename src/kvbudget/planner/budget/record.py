@@ -415,7 +415,7 @@ _ORDER = ("schema", "created", "written", "written_by", "fits", "findings", "not
           "gate", "model", "precision", "engine", "hardware", "memory", "kv", "pool", "capacity", "workload",
           "receipts")  # fmt: skip
 KNOWN_TABLES = frozenset(_ORDER)
-GATE_TABLES = frozenset({"tenants", "classes"})  # within [gate], and no flags
+GATE_TABLES = frozenset({"tenants", "classes", "keys"})  # within [gate], and no flags
 _HEAD = """\
 The KV cache budget of this deployment. Review it like code; `kvbudget check` fails when it is no longer true, and
 `kvbudget serve --config` reads [gate].
@@ -427,7 +427,8 @@ _COMMENTS = {
     "tolerance": "Yours: how far the pool, a measured receipt and the workload may move before the check fails.",
     "gate": "Read by `kvbudget serve --config`: its flags, with _ for -. Your edits are kept; SIGHUP takes them over.\n"
     'margin = "5%" (of the pool) or margin_blocks = 100 keep blocks back.\n'
-    "[gate.tenants.NAME] and [gate.classes.PRIORITY] hold limits of tenants, and what is kept for the urgent.",
+    "[gate.tenants.NAME] and [gate.classes.PRIORITY] hold limits of tenants, and what is kept for the urgent;\n"
+    "[gate.keys.NAME] the digests of API keys, as `kvbudget key` makes them.",
     "model": "Structure, as it decides the cache.",
     "model.caches": "Layers with the same cache; sizes are of the whole model, in elements.",
     "engine": "The rule that was used, and the values that the engine runs with.",

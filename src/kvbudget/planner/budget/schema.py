@@ -140,6 +140,7 @@ def _gate(document: Mapping[str, object]) -> None:
     _table(("gate",), {name: value for name, value in named.items() if name not in GATE_TABLES}, GATE, GATE_TABLES)
     _tenants(gate)
     _classes(document, gate)
+    _keys(gate)
     if "block_size" in named and tables(section(document, "kv"), "groups") and not plain_groups(document):
         raise _refused(
             ("gate", "block_size"),
@@ -175,6 +176,21 @@ def _classes(document: Mapping[str, object], gate: Mapping[str, object]) -> None
             raise _refused(
                 ("gate", "classes"), f"keep {reserved} {kept} in all, more than gate.{limit} = {most}", "keep fewer"
             )
+
+
+def _keys(gate: Mapping[str, object]) -> None:
+    digests: dict[object, str] = {}
+    for name, table in _as_table(("gate", "keys"), gate.get("keys", {})).items():
+        path = ("gate", "keys", name)
+        if not (0 < len(name) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(name)):
+            raise _refused(path, "is no name of a key", "use 1 to 64 letters, digits, '.', '_' or '-'")
+        _table(path, table, _KEY)
+        digest = _as_table(path, table).get("sha256")
+        if digest is None:
+            raise _refused((*path, "sha256"), "is missing", "kvbudget key makes a key and its table")
+        if digest in digests:
+            raise _refused(path, f"is the same key as gate.keys.{digests[digest]}", "remove one of them")
+        digests[digest] = name
 
 
 def _groups(document: Mapping[str, object]) -> None:
@@ -253,6 +269,10 @@ def _is_day(value: object) -> bool:
     return [len(part) for part in digits] == [4, 2, 2] and all(part.isdigit() for part in digits)
 
 
+def _is_digest(value: str) -> bool:
+    return len(value) == 64 and frozenset("0123456789abcdef").issuperset(value)
+
+
 def _is_share(value: object) -> bool:
     try:
         tolerance_of({"tolerance": {"share": value}}, "share")
@@ -304,6 +324,7 @@ GATE: Mapping[str, Kind] = {
     "prefix_credit": _one_of("auto", "off", "computed", "scheduled"), "learned_state": TEXT,
     "overload_status": _whole(429, 529), "ledger": _one_of("memory"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
+    "access_log": TEXT, "shadow": SIGN,
 }  # fmt: skip
 _LONGEST_TENANT = 64
 _TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -316,6 +337,15 @@ _TENANT: Mapping[str, Kind] = {
     ),
     "max_blocks": POSITIVE,
     "tokens_per_minute": POSITIVE,
+}
+_KEY: Mapping[str, Kind] = {
+    "sha256": Kind("64 hexadecimal digits", lambda value: isinstance(value, str) and _is_digest(value)),
+    "tenant": Kind(
+        "a tenant's name: 1 to 64 letters, digits, '.', '_' or '-'",
+        lambda value: isinstance(value, str) and 0 < len(value) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(value),
+    ),
+    "most_urgent": _whole(-_MOST_URGENT, _MOST_URGENT),
+    "any_tenant": SIGN,
 }
 _CLASS: Mapping[str, Kind] = {"reserved_blocks": COUNT, "reserved_slots": COUNT}
 _NO_INPUTS = frozenset({name.replace("_", "-") for name in NOT_INPUTS} - {"command"} | {"help", "version"})
