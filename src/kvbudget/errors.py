@@ -39,9 +39,16 @@ class BadValueError(InputError):
 
 
 class BadConfigError(InputError):
-    """A model's config.json is damaged or contradicts itself."""
+    """A model's config.json, or another file that was given, is damaged or contradicts itself.
+
+    `place`: names and `[N]` that lead to the value at fault, where there is one.
+    """
 
     code = "bad_config"
+
+    def __init__(self, message: str, *, fix: str = "", place: tuple[str, ...] = ()) -> None:
+        super().__init__(message, fix=fix)
+        self.place = place
 
 
 class MissingFieldError(BadConfigError):

@@ -305,7 +305,7 @@ def test_the_budget_file_sets_what_no_flag_sets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "told"),
     [
-        ("speed = 3", "kvbudget.toml: gate.speed is not known there"),
+        ("speed = 3", "kvbudget.toml:5: gate.speed is not known there"),
         ("tenant = 3", "gate.tenant is not known there; did you mean tenants"),
         ("tenants = 3", "gate.tenants must be one table"),
         ("[gate.tenants.acme]\nweight = 0", "gate.tenants.acme.weight is 0, not a number from 0.001"),

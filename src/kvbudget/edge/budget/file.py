@@ -4,6 +4,7 @@ import hashlib
 import json
 import tomllib
 
+from kvbudget.edge.budget.place import line_of
 from kvbudget.edge.given_file import open_given
 from kvbudget.edge.whole_file import write_whole
 from kvbudget.errors import BadConfigError, printable
@@ -46,7 +47,7 @@ def read_budget(path: str) -> Document:
             f"{_shown(path)}: schema {schema[:40]!r}, this version knows {SCHEMA}",
             fix="write it anew with kvbudget plan ... --write, or use the version that wrote it",
         )
-    _check(path, document)
+    _check(path, document, data.decode("utf-8"))
     return document
 
 
@@ -67,11 +68,14 @@ def config_fingerprint(config: object) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _check(path: str, document: Document) -> None:
+def _check(path: str, document: Document, text: str = "") -> None:
+    """`text`: the file that it was read from, to say in which line."""
     try:
         checked(document)
     except BadConfigError as error:
-        raise BadConfigError(f"{_shown(path)}: {error.message}", fix=error.fix) from None
+        line = line_of(text, error.place)
+        where = _shown(path) if line is None else f"{_shown(path)}:{line}"
+        raise BadConfigError(f"{where}: {error.message}", fix=error.fix, place=error.place) from None
 
 
 def _shown(path: str) -> str:

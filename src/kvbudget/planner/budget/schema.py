@@ -219,7 +219,7 @@ def _receipts(document: Mapping[str, object]) -> None:
 
 
 def _refused(path: tuple[str, ...], why: str, fix: str) -> BadConfigError:
-    return BadConfigError(f"{_named(path)} {why}", fix=fix)
+    return BadConfigError(f"{_named(path)} {why}", fix=fix, place=path)
 
 
 def _named(path: tuple[str, ...]) -> str:
