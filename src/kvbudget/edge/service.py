@@ -17,6 +17,7 @@ from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.server import HttpServer, start_server
+from kvbudget.edge.http.tls import ServerTls, engine_context
 from kvbudget.edge.http.upstream import Upstream, UpstreamError
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.keys import ApiKey, KeyRing
@@ -52,7 +53,8 @@ class ServiceSettings:
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
     tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
     `keys`: API keys that are asked for, by name; none: nobody is asked. `access_log`: a file, or `-` for stdout.
-    `shadow`: decide and count only.
+    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
+    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for an https backend.
     """
 
     backend_url: str
@@ -72,6 +74,9 @@ class ServiceSettings:
     keys: Mapping[str, ApiKey] = field(default_factory=dict)
     access_log: str | None = None
     shadow: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    backend_ca: str | None = None
     admin_token: str | None = field(default=None, repr=False)
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
@@ -82,7 +87,9 @@ class GateService:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.upstream = Upstream(settings.backend_url, settings.upstream_limits)
+        self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
+        engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
+        self.upstream = Upstream(settings.backend_url, settings.upstream_limits, engine_tls)
         self.backend = Backend(settings.backend_url, self.upstream)
         layout = settings.layout or uniform_layout(settings.block_size or 16)
         self.gate = Gate(settings.gate, layout, Blocks(settings.pool_blocks or 0))
@@ -117,7 +124,10 @@ class GateService:
         """Address of the data plane."""
         assert self._data_plane is not None  # noqa: S101 - only a started service is handed out
         host = self.settings.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._data_plane.port}"
+        if host.startswith("unix:"):
+            return host
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._data_plane.port}"
 
     @property
     def admin_url(self) -> str:
@@ -141,6 +151,7 @@ class GateService:
                 settings.port,
                 settings.server_limits,
                 on_error=lambda status, code, message: error_body(message, None, None, code),
+                tls=None if self._tls is None else self._tls.context,
             )
         except OSError as error:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
@@ -153,6 +164,11 @@ class GateService:
         self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
         if self._learned is not None:
             self._learned.keep()
+
+    def reload_certificate(self) -> None:
+        """Take what the files of the certificate hold now. Raises BadValueError, and keeps the old one."""
+        if self._tls is not None:
+            self._tls.reload()
 
     async def drain(self, grace_s: float) -> bool:
         """Answer new requests with 503, let the present ones end, cut off what is left after `grace_s`.

@@ -53,7 +53,10 @@ def test_a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path:
         (b"a = " + b"[" * 100_000, "no valid TOML: nested too deeply"),
         (b'schema = "kvbudget.budget/1"\n[' + b"a." * 5000 + b"b]\nc = 1", "nested deeper"),
         (b'schema = "kvbudget.budget/1"\nwritten = 2026-11-29', "x.toml:2: written is a date"),
-        (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = 0x' + b"f" * 20_000, "x.toml:3: pool.num_blocks is beyond"),
+        (
+            b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = 0x' + b"f" * 20_000,
+            "x.toml:3: pool.num_blocks is beyond",
+        ),
         (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = ' + b"9" * 20_000, "no valid TOML"),
         (b'schema = "kvbudget.budget/1"\n[pool]\nnum_blocks = nan', "x.toml:3: pool.num_blocks is nan"),
         (b"#" * (MAX_BUDGET_BYTES + 1), "larger than"),

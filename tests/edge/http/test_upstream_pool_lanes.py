@@ -119,7 +119,7 @@ def test_the_share_of_uncharged_requests_is_whole_again_however_they_end(run: Ru
         if end == "unreachable":
             with contextlib.closing(socket.socket()) as taken:
                 taken.bind(("127.0.0.1", 0))
-                upstream._pool._port = taken.getsockname()[1]
+                upstream._pool._origin = upstream._pool._origin._replace(port=taken.getsockname()[1])
         clients = [await net.client(server, FREE) for _ in range(3)]
         await net.became(lambda: len(net.seen) == 3)
         if end != "unreachable":

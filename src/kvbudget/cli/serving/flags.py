@@ -28,6 +28,9 @@ DEFAULTS = {
     "port": 8800,
     "admin_host": "127.0.0.1",
     "admin_port": 8801,
+    "tls_cert": None,
+    "tls_key": None,
+    "backend_ca": None,
     "max_body": "16MiB",
     "access_log": None,
     "drain_seconds": 30.0,
@@ -45,7 +48,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again",
     )
     where = parser.add_argument_group("engine")
-    where.add_argument("--backend", action="append", metavar="URL", help="the engine, http://HOST:PORT")
+    where.add_argument(
+        "--backend", action="append", metavar="URL", help="the engine: http(s)://HOST:PORT or unix:/path"
+    )
+    where.add_argument("--backend-ca", metavar="FILE", help="authorities (PEM) of https engines; default: the system's")
     where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
     where.add_argument(
         "--tokenizer",
@@ -105,7 +111,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
     edge = parser.add_argument_group("edge")
-    edge.add_argument("--host", help="address of the data plane (default 127.0.0.1)")
+    edge.add_argument("--host", help="address of the data plane, or unix:/path (default 127.0.0.1)")
+    edge.add_argument(
+        "--tls-cert", metavar="FILE", help="speak TLS to clients with this chain (PEM); SIGHUP reads it anew"
+    )
+    edge.add_argument("--tls-key", metavar="FILE", help="its key, where it is not in the same file")
     edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
     edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")

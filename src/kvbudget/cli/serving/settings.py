@@ -80,6 +80,8 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         if value is not None and not low <= value <= high:  # nan is neither
             shown = flag.replace("_", "-")
             raise BadValueError(f"--{shown}: {value} is not within {low} and {high}", fix=f"give at least {low}")
+    if args.tls_key is not None and args.tls_cert is None:
+        raise BadValueError("--tls-key without --tls-cert", fix="give the certificate of that key")
     if args.overload_status not in (429, 503, 529):
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
     credit = _prefix_credit(args.prefix_credit)
@@ -107,6 +109,9 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         learned_state=args.learned_state,
         keys={} if budget is None else _keys(budget),
         access_log=args.access_log,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+        backend_ca=args.backend_ca,
         shadow=args.shadow,
         admin_token=os.environ.get("KVBUDGET_ADMIN_TOKEN") or None,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
@@ -226,6 +231,8 @@ def _tokens(text: str, flag: str) -> Tokens:
 
 
 def _backend_url(url: str) -> str:
+    if url.startswith("unix:"):
+        return url  # judged where it is used
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -234,9 +241,17 @@ def _backend_url(url: str) -> str:
     host, _, digits = url.rpartition(":")
     if "//" not in url and "/" not in url and (digits.isdigit() or not host):  # localhost:8000 has no scheme, to people
         raise BadValueError(f"--backend {url[:80]}: the scheme is missing", fix=f"write http://{url[:80]}")
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+    standard = {"http": 80, "https": 443}
+    if (
+        parts.scheme not in standard
+        or not parts.hostname
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.username
+    ):
         raise BadValueError(
-            f"--backend {url[:80]}: not a plain http://HOST:PORT", fix="leave path and credentials away"
+            f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT or unix:/path",
+            fix="leave path and credentials away",
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{port or 80}"
+    return f"{parts.scheme}://{host}:{port or standard[parts.scheme]}"

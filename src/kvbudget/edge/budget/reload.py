@@ -20,8 +20,10 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
     """Apply what can change while requests run; gives (what changed, what differs but needs a restart), by name.
 
     Promises that were made are kept even where they exceed the new limits: nobody is admitted until they fit again.
-    Who waits is judged anew, and told so if it can no longer be served.
+    Who waits is judged anew, and told so if it can no longer be served. The certificate's files are read again. Raises
+    BadValueError where they are none, and then changes nothing.
     """
+    service.reload_certificate()
     current = service.settings
     gate_changes = _changes(current.gate, wanted.gate)
     changes = [name for name in _changes(current, wanted) if name != "gate"]

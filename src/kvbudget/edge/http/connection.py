@@ -8,6 +8,7 @@ generating for nobody holds KV blocks that others wait for.
 import asyncio
 import enum
 import logging
+import select
 import socket
 import time
 from typing import TYPE_CHECKING, cast
@@ -115,7 +116,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
-        peer = transport.get_extra_info("peername") or ("", 0)
+        peer = transport.get_extra_info("peername") or ("unix", 0)
         self._peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
         self._state = _IDLE
         self._deadline_s = self._loop.time() + self._server.limits.head_s
@@ -364,7 +365,10 @@ class ClientConnection(asyncio.Protocol):
         self._buffer = b""
         self._balance_reading()
         if not self._transport.is_closing():
-            self._transport.write_eof()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:  # TLS has no half-closed connections
+                self._transport.close()
 
     # The server calls these.
 
@@ -400,7 +404,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _peer_closed(self) -> bool:
         """With reading paused no end of file is delivered; the kernel is asked instead."""
-        info = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        listening = self._transport.get_extra_info("socket")
+        if listening.family == socket.AF_UNIX:
+            ended = select.poll()
+            ended.register(listening.fileno(), select.POLLRDHUP)
+            return bool(ended.poll(0))
+        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
         return info[0] in (_TCP_CLOSE_WAIT, _TCP_CLOSE)
 
     def drain(self) -> None:

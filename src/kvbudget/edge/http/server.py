@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 
 from kvbudget.edge.http.connection import ClientConnection
@@ -22,15 +23,32 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 
 
 async def start_server(
-    app: App, host: str, port: int, limits: ServerLimits, *, on_error: ErrorBody = openai_error_body
+    app: App,
+    host: str,
+    port: int,
+    limits: ServerLimits,
+    *,
+    on_error: ErrorBody = openai_error_body,
+    tls: ssl.SSLContext | None = None,
 ) -> "HttpServer":
-    """Listens on `host`:`port` (0: any free port). `on_error` makes the JSON of errors that never reach the app.
+    """Listens on `host`:`port` (0: any free port), or on the Unix socket of a `host` like `unix:/run/gate.sock`.
 
-    Raises OSError when the address cannot be had.
+    `on_error` makes the JSON of errors that never reach the app. `tls`: speak TLS with that certificate; who does not
+    finish the handshake within `limits.head_s` is closed. Raises OSError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
     server = HttpServer(app, limits, on_error, loop)
-    listener = await loop.create_server(server.new_connection, host, port, backlog=_BACKLOG)
+    handshake_s = limits.head_s if tls is not None else None
+    if host.startswith("unix:"):
+        path = host.removeprefix("unix:")
+        listener = await loop.create_unix_server(
+            server.new_connection, path, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
+        server.listen(listener)
+        return server
+    listener = await loop.create_server(
+        server.new_connection, host, port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+    )
     for listening in _sockets(listener):  # accepted sockets inherit these on Linux
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
@@ -106,7 +124,8 @@ class HttpServer:
     def listen(self, listener: asyncio.Server) -> None:
         """The listener is open."""
         self._listener = listener
-        self.port = _sockets(listener)[0].getsockname()[1]
+        name = _sockets(listener)[0].getsockname()
+        self.port = name[1] if isinstance(name, tuple) else 0  # a Unix socket has a path instead
         self._sweeper = self._loop.call_later(self.limits.sweep_s, self._sweep)
 
     def admit(self, connection: ClientConnection) -> bool:

@@ -1,18 +1,19 @@
 """Decides how a request is put to one origin: relayed for a client, or called by the gate itself."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers, end_to_end, serialise_request_head
+from kvbudget.edge.http.origin import origin_of
 from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 from kvbudget.edge.http.upstream_pool import UpstreamPool
-from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
+from kvbudget.errors import KvbudgetError
 
 __all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "UpstreamError", "UpstreamLimits", "Watcher"]
 
@@ -56,15 +57,17 @@ class Response:
 class Upstream:
     """One origin, for instance `http://10.0.0.7:8000` or `http://[::1]:8000/prefix`, and its pooled connections.
 
-    Made inside of a running loop. Raises BadValueError for an address that cannot be used, UnsupportedError for https.
+    `tls`: what the certificate of an https origin is checked by. Made inside of a running loop. Raises BadValueError
+    for an address that cannot be used.
     """
 
-    def __init__(self, url: str, limits: UpstreamLimits) -> None:
+    def __init__(self, url: str, limits: UpstreamLimits, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
-        host, port, self._authority, self._prefix = _parse(url)
+        origin = origin_of(url, tls)
+        self._authority, self._prefix = origin.authority, origin.prefix
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._pool = UpstreamPool(host, port, limits, self._loop)
+        self._pool = UpstreamPool(origin, limits, self._loop)
 
     @property
     def connections(self) -> int:
@@ -172,24 +175,3 @@ class _Call(Transfer):
         if not self.answer.done():
             self.answer.set_exception(UpstreamError("broken", "the upstream was closed"))
             self.answer.exception()  # seen: a caller that timed out does not look any more
-
-
-def _parse(url: str) -> tuple[str, int, bytes, bytes]:
-    """Host, port, Host header, path prefix."""
-    what = f"backend address {url[:100]!r}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadValueError(f"{what}: {error}", fix="write http://HOST:PORT") from None
-    if parts.scheme == "https":
-        raise UnsupportedError(
-            f"{what}: https is not spoken to engines yet", fix="use http:// or a TLS proxy beside us"
-        )
-    if parts.scheme != "http" or not host or parts.query or parts.fragment or "@" in parts.netloc:
-        raise BadValueError(f"{what} cannot be used", fix="write http://HOST:PORT, with a path if the engine has one")
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise BadValueError(f"{what}: only printable ASCII", fix="write http://HOST:PORT")
-    port = 80 if port is None else port
-    shown = f"[{host}]" if ":" in host else host
-    return host, port, f"{shown}:{port}".encode(), parts.path.rstrip("/").encode()

@@ -13,6 +13,7 @@ from collections import deque
 from typing import cast
 
 from kvbudget.edge.http.limits import UpstreamLimits
+from kvbudget.edge.http.origin import Origin
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
 _LOG = logging.getLogger("kvbudget.http")
@@ -113,9 +114,8 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """All connections to one origin."""
 
-    def __init__(self, host: str, port: int, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, origin: Origin, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self._origin = origin
         self._limits = limits
         self._loop = loop
         self._open: set[UpstreamConnection] = set()  # connecting ones included
@@ -253,8 +253,12 @@ class UpstreamPool:
 
     async def _connect(self, connection: UpstreamConnection, transfer: Transfer) -> None:
         try:
-            await self._loop.create_connection(lambda: connection, self._host, self._port)
-        except (OSError, UnicodeError) as error:
+            origin = self._origin
+            if origin.socket_path is not None:
+                await self._loop.create_unix_connection(lambda: connection, origin.socket_path)
+            else:
+                await self._loop.create_connection(lambda: connection, origin.host, origin.port, ssl=origin.tls)
+        except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError
             transfer.connecting = None
             failure = Failure.NO_CONNECTION if _is_shortage(error) else Failure.UNREACHABLE
             transfer.fail(failure, f"cannot connect: {error}")
