@@ -26,6 +26,7 @@ COMMANDS = {
     "models": "the architectures whose caches are known",
     "gpus": "the cards that --gpu knows, with the memory a process really sees",
     "serve": "the gate: admit every request by its real tokens before it reaches the engine",
+    "reload": "let a running gate take over its kvbudget.toml, and say what changed",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
     "simulate": "admission policies under a trace or a made load, before a model of the engine",
     "replay": "open-loop load from a trace against a real endpoint",

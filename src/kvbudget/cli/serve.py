@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvbudget.cli.serving.flags import add_flags
 from kvbudget.cli.serving.settings import budget_given, completed, prefill_tokens, settings_from, settings_of
-from kvbudget.errors import InputError, printable
+from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
@@ -105,6 +105,7 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         service = starting.result()
+        service.take_over = lambda: _take_over(service, engine, given)
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
         # after every 700 allocations, which a request alone makes. Flows break their cycles themselves.
         gc.collect()
@@ -134,8 +135,6 @@ def _reload(
 ) -> None:
     """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing. While the gate
     still starts, `again` keeps it for later."""
-    from kvbudget.edge.budget.reload import take_over
-
     log = logging.getLogger("kvbudget")
     path = getattr(given, "config", None)
     if path is None:
@@ -145,19 +144,30 @@ def _reload(
         log.info("SIGHUP: still starting; %s is read again once it has", path)
     else:
         try:
-            settings = settings_from(given)
+            changed, later = _take_over(service, engine, given)
         except InputError as error:
             log.error("SIGHUP: %s is not taken, the old settings stay: %s", path, error)
             return
-        if engine is not None:
-            settings = _before_embedded(settings, engine)
-        changed, later = take_over(service, settings)
         if changed:
             log.info("SIGHUP: %s taken: %s", path, ", ".join(changed))
         if later:
             log.warning("SIGHUP: these need a restart, the old ones stay: %s", ", ".join(later))
         if not changed and not later:
             log.info("SIGHUP: %s says what is in force, nothing to change", path)
+
+
+def _take_over(
+    service: "GateService", engine: "RunningEngine | None", given: argparse.Namespace
+) -> tuple[list[str], list[str]]:
+    """(What changed, what needs a restart), by name. Raises InputError, and then nothing changed."""
+    from kvbudget.edge.budget.reload import take_over
+
+    if getattr(given, "config", None) is None:
+        raise BadValueError("started without --config, nothing to reload", fix="start with --config kvbudget.toml")
+    settings = settings_from(given)
+    if engine is not None:
+        settings = _before_embedded(settings, engine)
+    return take_over(service, settings)
 
 
 async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.reception import Reception
+from kvbudget.errors import InputError
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS
 
@@ -21,8 +22,12 @@ from kvbudget.gate.tenants import ALL_OTHERS
 _SHOWN_QUEUE = 50
 
 
-def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/mode`."""
+Reload = Callable[[], tuple[list[str], list[str]]]
+"""Takes over what the settings say now: (what changed, what needs a restart). Raises InputError."""
+
+
+def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`; to change: `/v1/mode`, `/v1/reload`."""
     gateway = reception.gateway
     registry = CollectorRegistry()
     gateway.metrics.gauges = lambda: gauges(reception)
@@ -54,9 +59,16 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
         gateway.set_shadow(wanted)
         return JSONResponse({"shadow": gateway.shadow})
 
+    async def take_over(_: Request) -> Response:
+        try:
+            changed, later = reload()
+        except InputError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse({"changed": changed, "needs_restart": later})
+
     async def index(_: Request) -> Response:
         return JSONResponse(
-            {"kvbudget": __version__, "paths": ["/v1/state", "/v1/mode", "/metrics", "/ready", "/health"]}
+            {"kvbudget": __version__, "paths": ["/v1/state", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]}
         )
 
     return Starlette(
@@ -67,6 +79,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int]) -> Starlette:
             Route("/ready", ready),
             Route("/v1/state", state),
             Route("/v1/mode", mode, methods=["POST"]),
+            Route("/v1/reload", take_over, methods=["POST"]),
         ]
     )
 

@@ -116,6 +116,8 @@ class GateService:
         self._fewer: tuple[int, int] | None = None  # (usable, told): what was last warned of
         self._preemptions: int | None = None  # the engine's counter, when it was last read
         self._deaf = False  # it was said that the engine does not tell
+        # For the admin port: reads the settings anew. Set by whoever knows where they come from.
+        self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
         path = settings.learned_state
         self._learned = None if path is None else LearnedFile(path, self.gate.learned)
 
@@ -157,13 +159,20 @@ class GateService:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
             raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
-            AdminAccess(admin_app(self.reception, time.monotonic_ns), settings.admin_host, settings.admin_token),
+            AdminAccess(
+                admin_app(self.reception, time.monotonic_ns, self._reload), settings.admin_host, settings.admin_token
+            ),
             settings.admin_host,
             settings.admin_port,
         )
         self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
         if self._learned is not None:
             self._learned.keep()
+
+    def _reload(self) -> tuple[list[str], list[str]]:
+        if self.take_over is None:
+            raise BadValueError("this gate was not started from a file", fix="start it with --config")
+        return self.take_over()
 
     def reload_certificate(self) -> None:
         """Take what the files of the certificate hold now. Raises BadValueError, and keeps the old one."""
