@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -94,6 +94,10 @@ fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
 
 bench-proxy: compile $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
 	$(BIN)/python bench/proxy/run.py
+
+fuzz-edge: $(DEV_STAMP) ## 1,000,000 connections beside h11, and every operation of the network failing, over 10 seeds
+	$(BIN)/python scripts/fuzz_edge.py requests --count 1000000 $(ARGS)
+	$(BIN)/python scripts/fuzz_edge.py faults --seeds 10 $(ARGS)
 
 clean: ## remove everything that make made
 	rm -rf $(VENV) $(ENGINE_VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage dist build
