@@ -9,15 +9,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, plain_error
+from kvbudget.edge.answers import (
+    UNREACHABLE_RETRY_NS,
+    Refuser,
+    admitted_headers,
+    anthropic_headers,
+    identified,
+    plain_error,
+)
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.openai.ask import Ask, Surface
+from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
+from kvbudget.edge.surfaces.dialects import ANTHROPIC
+from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
@@ -41,8 +50,6 @@ from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
-# Only these are streamed with one event per token and sequence.
-_PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 _TICK = Tick()
 SHUTTING_DOWN = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
@@ -96,9 +103,12 @@ class Gateway:
         self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
         self.metrics.prompt_tokens.observe(flow.prompt_tokens)
         prompts, identity = counted.prompt_tokens, flow.identity
-        flow.paced = (
-            ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
-        )
+        exact = counted.exact
+        if ask.charge is not None:  # what it holds is not what was counted
+            prompts = ask.charge(ask, prompts, self.gate)
+            exact = flow.exact = exact and not ask.inexact
+        flow.paced = ask.paced and exact and len(prompts) == 1
+        flow.seen_events = flow.unreported_events = -ask.lead_events
         self._flows[flow.key] = flow
         self.push(
             Arrived(
@@ -111,9 +121,13 @@ class Gateway:
                 identity.priority,
                 flow.paced,
                 None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
-                counted.exact,
+                exact,
                 route=f"{ask.surface} {ask.model or ''}",
-                prefix=self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else (),
+                prefix=(
+                    self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens)
+                    if self.prefix_credit and ask.charge is None
+                    else ()
+                ),
             )
         )
 
@@ -160,6 +174,9 @@ class Gateway:
         metrics.queue_seconds.observe(command.waited_ns / 1e9)
         metrics.overhead_seconds.observe((self._now_ns() - exchange.received_ns - command.waited_ns) / 1e9)
         request_id = flow.identity.request_id
+        told = admitted_headers(self.gate, command, request_id, flow.prompt_tokens)
+        if exchange.errors is ANTHROPIC:
+            told = anthropic_headers(told, request_id)
         try:
             flow.relay = self.backend.upstream.relay(
                 exchange,
@@ -167,7 +184,7 @@ class Gateway:
                 target=exchange.target,
                 headers=self.backend.request_headers(exchange, request_id),
                 body=forwarded_body(ask, command.max_new_tokens),
-                response_headers=admitted_headers(self.gate, command, request_id, flow.prompt_tokens),
+                response_headers=told,
                 watcher=flow,
             )
         except Exception:
@@ -178,14 +195,18 @@ class Gateway:
     def _reject(self, flow: Flow, command: Reject) -> None:
         del self._flows[flow.key]
         flow.state = State.OVER
+        field = "max_tokens" if flow.ask is None else flow.ask.max_new_field
         flow.let_go()
         if flow.instead and command.refusal in _BY_LENGTH:
             # Its true length may well fit: that it could not be counted is not the client's fault.
             command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        status, headers, body = self.refuser.answer(command, exact=flow.exact)
-        flow.exchange.respond(status, [*headers, (b"x-request-id", flow.identity.request_id)], body)
+        exchange, request_id = flow.exchange, flow.identity.request_id
+        status, headers, body = self.refuser.answer(
+            command, exact=flow.exact, errors=exchange.errors, field=field, request_id=request_id
+        )
+        exchange.respond(status, [*headers, *identified(exchange, request_id)], body)
 
     # Requests go on and end
 
@@ -200,7 +221,7 @@ class Gateway:
 
     def relay_progressed(self, flow: Flow, events: int) -> None:
         """Events of a stream passed: one token each, give or take what GateConfig.lag_steps covers."""
-        first = flow.seen_events == 0
+        first = flow.seen_events <= 0
         flow.seen_events += events
         flow.unreported_events += events
         if first or flow.unreported_events >= PROGRESS_STRIDE:
@@ -213,8 +234,11 @@ class Gateway:
             self.push(PaceLost(flow.key))
 
     def _report_progress(self, flow: Flow) -> None:
-        events, flow.unreported_events = flow.unreported_events, 0
-        if events and flow.paced and flow.state is State.FORWARDED:
+        events = flow.unreported_events
+        if events <= 0:
+            return  # so far only what comes before the first token
+        flow.unreported_events = 0
+        if flow.paced and flow.state is State.FORWARDED:
             self.push(Progressed(flow.key, events))
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
@@ -225,7 +249,8 @@ class Gateway:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
             else:
-                usage = usage_in(end.body_tail)
+                read = ROWS[flow.surface].usage
+                usage = usage_in(end.body_tail) if read is None else read(end.body_tail, end.headers)
                 self._compare(flow, usage)
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
@@ -264,11 +289,12 @@ class Gateway:
 
     def _compare(self, flow: Flow, usage: Usage | None) -> None:
         if usage is None:
-            if flow.seen_events:
+            if flow.seen_events > 0:
                 self.metrics.output_tokens.observe(flow.seen_events)
             return
-        self.metrics.output_tokens.observe(usage.completion_tokens)
-        if flow.exact and usage.prompt_tokens != flow.prompt_tokens:
+        if usage.completion_tokens is not None:
+            self.metrics.output_tokens.observe(usage.completion_tokens)
+        if flow.exact and usage.prompt_tokens is not None and usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(
                 "token drift: counted %s prompt tokens, the engine %s (request %s); the tokenizer or chat template is "

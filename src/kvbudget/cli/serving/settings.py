@@ -104,6 +104,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         prefix_cache_assumed=credit is not None,
         learned_state=args.learned_state,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
+        max_prompt_logprobs_tokens=parse_length(args.max_prompt_logprobs_tokens, "--max-prompt-logprobs-tokens"),
         host=args.host,
         port=args.port,
         admin_host=args.admin_host,
