@@ -7,7 +7,7 @@ from kvbudget.edge.openai.completions import completion_prompt
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.openai.prompts import Prompt, TextPrompt, TokenPrompt
 from kvbudget.edge.openai.usage import Usage, usage_in
-from kvbudget.edge.surfaces import charges
+from kvbudget.edge.surfaces import charges, members
 from kvbudget.edge.surfaces.ask import Ask, Charge, Surface
 from kvbudget.units import Tokens
 
@@ -67,6 +67,7 @@ def usage(tail: bytes, headers: Headers) -> Usage | None:
 def _ask(
     surface: Surface, body: dict[str, object], raw: bytes, prompt: Prompt, charge: Charge, *, inexact: bool = False
 ) -> Ask:
+    members.refuse_smuggled(body)
     kept = fields.integer(body, "truncate_prompt_tokens", low=-1)
     to_window = kept in (-1, 0)  # what the engine cuts to its window cannot be longer than that
     return Ask(

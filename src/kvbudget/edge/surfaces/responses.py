@@ -71,9 +71,9 @@ def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:
     rendered: _Object = {"messages": messages, "chat_template_kwargs": body.get("chat_template_kwargs")}
     tools = responses_tools(body)
     if tools:
-        if any(tool.get("type", "function") != "function" for tool in tools):
-            return responses_prompt(body)
-        rendered["tools"] = [_tool(tool, index) for index, tool in enumerate(tools)]
+        if any(tool.get("type", "function") != "function" or type(tool.get("name")) is not str for tool in tools):
+            return responses_prompt(body)  # custom tools; and what the engine will refuse
+        rendered["tools"] = [_tool(tool) for tool in tools]
     reasoning = fields.json_object(body, "reasoning")
     effort = None if reasoning is None else fields.string(reasoning, "effort", "reasoning.")
     if effort is not None:
@@ -81,9 +81,7 @@ def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:
     return chat_prompt(rendered)
 
 
-def _tool(tool: _Object, index: int) -> _Object:
-    if fields.string(tool, "name", f"tools[{index}].") is None:
-        raise BadRequestError(f"tools[{index}].name is missing", f"tools[{index}].name")
+def _tool(tool: _Object) -> _Object:
     names = ("name", "description", "parameters", "strict", "defer_loading")
     return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}
 
