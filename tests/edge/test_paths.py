@@ -6,7 +6,7 @@ from kvbudget.edge.paths import CHARGED, passes
 @pytest.mark.parametrize(
     "path",
     [b"/v1/models", b"/v1/models/org/name-7B", b"/v1/audio/speech", b"/tokenize", b"/detokenize", b"/version",
-     b"/v1/messages/render", b"/v1/chat/completions/render", b"/v1/responses/r1", b"/v1/responses/r1/cancel"],
+     b"/v1/messages/count_tokens", b"/v1/messages/render", b"/v1/chat/completions/render", b"/v1/responses/r1", b"/v1/responses/r1/cancel"],
 )  # fmt: skip
 def test_what_holds_no_kv_passes(path: bytes) -> None:
     assert passes(path)

@@ -213,13 +213,16 @@ def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
     ]
 
 
-def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> Headers:
-    """What an admitted answer carries: what was promised, and how much of the pool is left."""
+def admitted_headers(
+    gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int, errors: ErrorForm | None = None
+) -> Headers:
+    """What an admitted answer carries: what was promised, and how much of the pool is left. `errors`: the form of its
+    API's errors, which tells whose names the client knows."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
     remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    return [
+    headers = [
         (b"x-request-id", request_id),
         (b"x-kvbudget-reserved-blocks", b"%d" % command.reserved_blocks),
         (b"x-kvbudget-queue-ms", b"%d" % (command.waited_ns // 1_000_000)),
@@ -228,6 +231,7 @@ def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tok
         (b"x-ratelimit-remaining-tokens", b"%d" % (remaining * block_size)),
         (b"x-ratelimit-reset-tokens", b"%.3fs" % reset_s),
     ]
+    return headers if errors is not ANTHROPIC else _anthropic_headers(headers, request_id, reset_s)
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
@@ -251,10 +255,10 @@ def identified(exchange: Exchange, request_id: bytes) -> Headers:
     return [(b"x-request-id", request_id)]
 
 
-def anthropic_headers(headers: Headers, request_id: bytes) -> Headers:
-    """What `admitted_headers` tells under the names of Anthropic's API too, which gives the reset as a time of day."""
+def _anthropic_headers(headers: Headers, request_id: bytes, reset_s: float) -> Headers:
+    """The same under the names of Anthropic's API too, which tells the reset as a time of day (RFC 3339)."""
     told = dict(headers)
-    resets = datetime.now(UTC) + timedelta(seconds=float(told[b"x-ratelimit-reset-tokens"].rstrip(b"s")))
+    resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
     return [
         *headers,
         (b"request-id", request_id),

@@ -9,14 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from kvbudget.edge.answers import (
-    UNREACHABLE_RETRY_NS,
-    Refuser,
-    admitted_headers,
-    anthropic_headers,
-    identified,
-    plain_error,
-)
+from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified, plain_error
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.http.server import Exchange
@@ -25,7 +18,6 @@ from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
-from kvbudget.edge.surfaces.dialects import ANTHROPIC
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
@@ -174,9 +166,6 @@ class Gateway:
         metrics.queue_seconds.observe(command.waited_ns / 1e9)
         metrics.overhead_seconds.observe((self._now_ns() - exchange.received_ns - command.waited_ns) / 1e9)
         request_id = flow.identity.request_id
-        told = admitted_headers(self.gate, command, request_id, flow.prompt_tokens)
-        if exchange.errors is ANTHROPIC:
-            told = anthropic_headers(told, request_id)
         try:
             flow.relay = self.backend.upstream.relay(
                 exchange,
@@ -184,7 +173,7 @@ class Gateway:
                 target=exchange.target,
                 headers=self.backend.request_headers(exchange, request_id),
                 body=forwarded_body(ask, command.max_new_tokens),
-                response_headers=told,
+                response_headers=admitted_headers(self.gate, command, request_id, flow.prompt_tokens, exchange.errors),
                 watcher=flow,
             )
         except Exception:

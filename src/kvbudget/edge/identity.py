@@ -64,7 +64,7 @@ class Identities:
         """
         identity, key = Identity(request_id), None
         for name, value in headers:
-            if name == b"authorization":
+            if name == b"authorization" or name == b"x-api-key":  # OpenAI's clients send the one, Anthropic's the other
                 key = value
             if not name.startswith(b"x-kvbudget-"):
                 continue

@@ -12,7 +12,7 @@ _OUTSIDE_V1 = frozenset({b"/tokenize", b"/detokenize", b"/version"})
 _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 # Paths below a charged one that hold no KV block in vLLM 0.32; anything else there (`/batch`) generates.
 _FREE_BELOW_CHARGED = re.compile(
-    rb"/v1/messages/render|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
+    rb"/v1/messages/(count_tokens|render)|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
 )
 
 

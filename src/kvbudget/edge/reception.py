@@ -95,12 +95,11 @@ class Reception:
         request_id = self.identities.request_id(exchange.headers)
         if path == COUNT_TOKENS:
             exchange.errors = ANTHROPIC
-            if exchange.method == b"POST":
+        if passes(path):
+            if path == COUNT_TOKENS and exchange.method == b"POST":
                 self.token_counts.begin(exchange, request_id)
             else:
-                self._other_method(exchange, request_id)
-        elif passes(path):
-            self._pass(exchange, request_id)
+                self._pass(exchange, request_id)
         else:
             told = (
                 "No such path: this gate serves the OpenAI and Anthropic APIs under /v1 and TGI's /generate; metrics "
