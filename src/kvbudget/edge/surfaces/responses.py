@@ -68,7 +68,12 @@ def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:
         messages.append({"role": "user", "content": items})
     elif not _converted(items, messages):
         return responses_prompt(body)
-    rendered: _Object = {"messages": messages, "chat_template_kwargs": body.get("chat_template_kwargs")}
+    # vLLM 0.32 ResponsesRequest.build_tok_params leaves special tokens on, where chat bodies turn them off.
+    rendered: _Object = {
+        "messages": messages,
+        "chat_template_kwargs": body.get("chat_template_kwargs"),
+        "add_special_tokens": True,
+    }
     tools = responses_tools(body)
     if tools:
         if any(tool.get("type", "function") != "function" or type(tool.get("name")) is not str for tool in tools):
