@@ -18,7 +18,7 @@ from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 
 MODEL = "embedded"
-ENGINE_KEYS = {field for field in EngineSettings.__dataclass_fields__}
+ENGINE_KEYS = set(EngineSettings.__dataclass_fields__)
 
 
 @dataclass
@@ -225,7 +225,8 @@ def test_anthropic_talks_plain_and_streamed_and_is_counted_exactly(play: Callabl
             assert counted.input_tokens == plain.usage.input_tokens
             async with client.messages.stream(**asked, max_tokens=9) as stream:
                 final = await stream.get_final_message()
-            assert [block.to_dict()["text"] for block in final.content] == [block.to_dict()["text"] for block in plain.content]
+            said, streamed = ([block.to_dict()["text"] for block in answer.content] for answer in (plain, final))
+            assert said == streamed
             assert final.usage.output_tokens == plain.usage.output_tokens
 
     play(scene)

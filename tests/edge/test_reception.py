@@ -224,9 +224,7 @@ def test_a_body_that_cannot_be_counted_is_refused_as_anthropic_does(play: Play) 
 def test_a_client_that_leaves_while_it_is_counted_for_leaves_nothing_behind(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         counts = stand.service.reception.token_counts
-        asking = asyncio.ensure_future(
-            stand.client.post("/v1/messages/count_tokens", json={"messages": HI})
-        )
+        asking = asyncio.ensure_future(stand.client.post("/v1/messages/count_tokens", json={"messages": HI}))
         await stand.until(lambda: bool(counts.under_way))
         asking.cancel()
         await stand.until(lambda: not counts.under_way)
@@ -237,9 +235,7 @@ def test_a_client_that_leaves_while_it_is_counted_for_leaves_nothing_behind(play
 def test_a_gate_that_stops_tells_those_who_are_counted_for(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         counts = stand.service.reception.token_counts
-        asking = asyncio.ensure_future(
-            stand.client.post("/v1/messages/count_tokens", json={"messages": HI})
-        )
+        asking = asyncio.ensure_future(stand.client.post("/v1/messages/count_tokens", json={"messages": HI}))
         await stand.until(lambda: bool(counts.under_way))
         counts.stop()
         answer = await asking

@@ -10,7 +10,7 @@ from kvbudget.gate.commands import Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, CapacityChanged, Ended
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.pool.groups import Group, Layout, LayerKind, uniform_layout
+from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.units import Blocks, Bytes, Tokens
 
 MakeGate = Callable[..., Gate]
@@ -50,9 +50,7 @@ def test_g02_a_pool_of_exactly_one_window_has_no_room_for_it_because_of_the_null
     assert refused.largest_new_tokens == 8
 
 
-def test_g03_a_length_that_was_fitted_to_the_pool_is_taken_back_by_a_block(
-    make_gate: MakeGate, arrive: Arrive
-) -> None:
+def test_g03_a_length_that_was_fitted_to_the_pool_is_taken_back_by_a_block(make_gate: MakeGate, arrive: Arrive) -> None:
     pool = pool_from_cache_config({"num_gpu_blocks": "8", "block_size": "128"})
     gate = gate_of(make_gate, uniform_layout(128), pool.usable_blocks, 1024)
     assert gate.max_context == 896

@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.exchange import ErrorForm
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI

@@ -10,11 +10,13 @@ from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.surfaces.members import WHY_NO_LOGPROBS
 from kvbudget.units import Tokens
 
+NONE = Tokens(0)
+
 
 class PromptLogprobs:
     """Tokens of prompts whose logprobs are being computed. `limit` 0: none ever are."""
 
-    def __init__(self, limit: Tokens = Tokens(0)) -> None:
+    def __init__(self, limit: Tokens = NONE) -> None:
         self.limit = limit
         self.in_use = Tokens(0)
 

@@ -188,8 +188,8 @@ class Reception:
         pool = self.gateway.backend.facts.pool
         if pool is not None and pool.prefix_caching is False:
             raise BadRequestError(
-                "use_beam_search is not accepted here: the engine runs without prefix caching, so that every beam would "
-                "be computed anew for every token; start it with --enable-prefix-caching, or use n",
+                "use_beam_search is not accepted here: the engine runs without prefix caching, so that every beam "
+                "would be computed anew for every token; start it with --enable-prefix-caching, or use n",
                 "use_beam_search",
                 "beam_search_refused",
             )

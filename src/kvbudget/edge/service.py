@@ -48,7 +48,8 @@ class ServiceSettings:
 
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
-    tell whether it has a prefix cache. `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `learned_state`: the file in which policy `learned` keeps what it has seen.
+    tell whether it has a prefix cache. `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `learned_state`: the
+    file in which policy `learned` keeps what it has seen.
     """
 
     backend_url: str

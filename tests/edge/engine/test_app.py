@@ -240,8 +240,8 @@ def test_a_request_leaves_the_engine_even_when_sending_fails() -> None:
                 raise OSError
 
         steps = asyncio.create_task(driver.run())
+        writer = Events(ask, False, "cmpl-1", 0, "m")
         with pytest.raises(OSError):  # noqa: PT011 - any of them
-            writer = Events(ask, False, "cmpl-1", 0, "m")
             await Generation(driver, settings, ask, writer)({}, never, fails_at_the_second_event)
         steps.cancel()
         await asyncio.gather(steps, return_exceptions=True)

@@ -98,8 +98,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     admission.add_argument(
         "--max-prompt-logprobs-tokens",
         metavar="N",
-        help="prompt tokens whose logprobs may be computed at once, outside of the KV pool: N x vocabulary x 6 bytes of "
-        "GPU memory that must be free (default 0: such requests are refused)",
+        help="prompt tokens whose logprobs may be computed at once, outside of the KV pool: N x vocabulary x 6 bytes "
+        "of GPU memory that must be free (default 0: such requests are refused)",
     )
     admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
     admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")

@@ -55,7 +55,8 @@ class Events:
 
     def roles(self, choices: int) -> bytes:
         """message_start and content_block_start."""
-        message: dict[str, object] = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(0)}
+        ended = {"stop_reason": None, "stop_sequence": None, "usage": self._usage(0)}
+        message: dict[str, object] = {**self._head, "content": [], **ended}
         block = {"type": "text", "text": ""}
         return _event({"type": "message_start", "message": message}) + _event(
             {"type": "content_block_start", "index": 0, "content_block": block}

@@ -96,7 +96,8 @@ def _effort(body: _Object) -> str | None:
 def _tool(tool: _Object, index: int) -> _Object:
     at = f"tools[{index}]."
     schema = fields.json_object(tool, "input_schema", at)
-    function: _Object = {name: tool[name] for name in ("name", "description", "strict", "defer_loading") if name in tool}
+    names = ("name", "description", "strict", "defer_loading")
+    function: _Object = {name: tool[name] for name in names if name in tool}
     if schema is not None:
         function["parameters"] = schema if "type" in schema else {**schema, "type": "object"}
     if fields.string(tool, "name", at) is None:
@@ -190,8 +191,12 @@ class _Chat:
                 elif part.get("type") == "tool_reference":
                     references.append({"type": "tool_reference", "name": part.get("tool_name") or part.get("name")})
                 else:
-                    raise BadRequestError(f"{where} has type {shown(part.get('type'))}: only text, images and tool "
-                                          "references are accepted here", where, "unsupported_content_part")  # fmt: skip
+                    raise BadRequestError(
+                        f"{where} has type {shown(part.get('type'))}: only text, images and tool references are "
+                        "accepted here",
+                        where,
+                        "unsupported_content_part",
+                    )
         elif content is not None:
             raise BadRequestError(f"{at}.content must be a string or an array of blocks, got {shown(content)}",
                                   f"{at}.content")  # fmt: skip

@@ -45,7 +45,7 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
 
 
 def usage(tail: bytes, headers: Headers) -> Usage | None:
-    """Counts of a TGI answer: `details` (of the last event, or if the client asked for them), else TGI's own headers."""
+    """Counts of an answer: `details` (of the last event, or if the client asked for them), else TGI's own headers."""
     generated, told = _last(_GENERATED, tail), _last(_INPUT, tail)
     for name, value in headers:
         if name == b"x-generated-tokens" and generated is None:
