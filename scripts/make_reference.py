@@ -16,6 +16,9 @@ from kvbudget.edge.answers import ANSWERS
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
+from kvbudget.edge.surfaces.ask import Surface
+from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
+from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
 
@@ -40,10 +43,26 @@ REFUSALS = {
     Refusal.DEADLINE: "No room came, or is expected, before the deadline (`x-kvbudget-deadline-ms`; else `--queue-seconds`, "
     "and under `learned` what is worth it for `--slo-ttft`).",
     Refusal.ENGINE_BUSY: "The engine itself refused it for overload (its 429 or 503), by limits of its own.",
+    Refusal.LOGPROBS_FULL: "Logprobs of other prompts are being computed (`--max-prompt-logprobs-tokens`).",
     Refusal.DRAINING: "The gate shuts down.",
     Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",
     Refusal.NO_BACKEND: "The engine cannot be reached, or the size of its pool is not known yet.",
 }
+# What each API is charged, for people; KeyError when one is missing.
+CHARGES = {
+    Surface.CHAT: "prompt by the chat template, `max_completion_tokens` or `max_tokens`, times `n`",
+    Surface.COMPLETIONS: "prompts, `max_tokens` (16), times `n` or `best_of`",
+    Surface.RESPONSES: "the chat that vLLM makes of it, `max_output_tokens`; with `previous_response_id` the whole window",
+    Surface.MESSAGES: "the chat that vLLM makes of it, `max_tokens`",
+    Surface.TGI_GENERATE: "`inputs` as plain text, `parameters.max_new_tokens`, times `best_of`",
+    Surface.TGI_GENERATE_STREAM: "as `/generate`",
+    Surface.EMBEDDINGS: "prompts alone, of a list what a step can hold",
+    Surface.POOLING: "as embeddings",
+    Surface.CLASSIFY: "as embeddings",
+    Surface.SCORE: "pairs, by a bound; of many what a step can hold",
+    Surface.RERANK: "pairs, by a bound; of many what a step can hold",
+}
+FORMS = {None: "OpenAI", RESPONSES: "OpenAI; in a stream a typed `error` event", ANTHROPIC: "Anthropic", TGI: "TGI"}
 OUTCOMES = {
     Outcome.FINISHED: "The engine's answer was relayed to its end.",
     Outcome.REFUSED: "Refused at once; see refusals.",
@@ -160,8 +179,9 @@ HEADERS = """## Headers
 
 | request header | meaning |
 |---|---|
-| `x-request-id` | kept if printable and at most 128 characters, else one is made; sent on to the engine and answered |
-| `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; else one per API key (`key-` and a hash of the Authorization header), else `default` |
+| `x-request-id` | kept if printable and at most 128 characters, else one is made; sent on to the engine and answered (to Anthropic's clients as `request-id` too) |
+| `traceparent`, `tracestate` | W3C trace context: reaches the engine as it came; none is made where there is none |
+| `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; else one per API key (`key-` and a hash of the Authorization or x-api-key header), else `default` |
 | `x-kvbudget-priority` | whole number from -100 to 100, smaller is more urgent (vLLM's sign); 0 if absent |
 | `x-kvbudget-deadline-ms` | refuse it (429) if it cannot be forwarded within so many milliseconds |
 
@@ -171,6 +191,8 @@ HEADERS = """## Headers
 | `x-kvbudget-queue-ms` | how long it waited for room |
 | `x-kvbudget-prompt-tokens` | what was counted |
 | `x-ratelimit-limit-tokens`, `-remaining-tokens`, `-reset-tokens` | the pool in tokens, what is not promised of it, and the time in which this request would give its part back |
+| `anthropic-ratelimit-tokens-limit`, `-remaining`, `-reset` | the same on `/v1/messages`, the reset as a time of day |
+| `x-kvbudget-count` | on `/v1/messages/count_tokens`: `exact`, or `bound` where the prompt was only bounded |
 | `retry-after`, `retry-after-ms` | on 429 and 503: when room is expected, 1 to 120 s, lengthened by up to a quarter at random |
 | `x-should-retry` | `false` where the same request can never succeed |
 
@@ -180,7 +202,7 @@ Every other header passes both ways, hop-by-hop ones aside.
 
 def reference() -> str:
     """The whole page."""
-    sections = [HEAD, commands(), findings(), HEADERS, refusals(), error_codes(), metrics()]
+    sections = [HEAD, commands(), findings(), apis(), HEADERS, refusals(), error_codes(), metrics()]
     return "\n".join(section.strip() + "\n" for section in sections)
 
 
@@ -283,6 +305,21 @@ def findings() -> str:
     return "\n".join(lines)
 
 
+def apis() -> str:
+    """Every API that is charged."""
+    lines = [
+        "## APIs",
+        "",
+        "More on each: [APIs](how-to/apis.md). Everything else under `/v1` passes without a charge, as do",
+    ]
+    lines += ["`/tokenize`, `/detokenize` and `/version`; `/v1/messages/count_tokens` is answered by the gate.", ""]
+    lines += ["| path | charged | errors in the form of |", "|---|---|---|"]
+    for surface, row in ROWS.items():
+        paths = ", ".join(f"`{path}`" for path in row.paths)
+        lines.append(f"| {paths} | {CHARGES[surface]} | {FORMS[row.errors]} |")
+    return "\n".join(lines)
+
+
 def refusals() -> str:
     """Refusals with their HTTP answers, and outcomes."""
     lines = [
@@ -303,7 +340,9 @@ def refusals() -> str:
 
 def error_codes() -> str:
     """String codes of error bodies."""
-    lines = ["## Error codes", "", 'Bodies are `{"error": {"message", "type", "param", "code"}}`.', ""]
+    lines = ["## Error codes", "", 'Bodies are `{"error": {"message", "type", "param", "code"}}`; on `/v1/messages`']
+    lines += ['`{"type": "error", "error": {"type", "message"}, "request_id"}` with Anthropic\'s types, on `/generate`']
+    lines += ['`{"error", "error_type"}`. Statuses and headers are the same in all of them.', ""]
     lines += ["| code | type |", "|---|---|"]
     lines += [f"| `{code}` | `{kind}` |" for code, kind in sorted(ERROR_TYPES.items())]
     lines += ["", "From the HTTP layer, before a request is whole (the connection is closed after the answer):", ""]

@@ -21,6 +21,8 @@ METRICS = (
     'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
 )
 
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate_stream")
+
 
 @dataclass
 class ScriptedEngine:
@@ -93,7 +95,7 @@ class ScriptedEngine:
             if self.count == -1:
                 return self._json(writer, {"error": "broken"}, 500)
             return self._json(writer, {"count": self._count(body), "max_model_len": 512, "tokens": []})
-        if path not in ("/v1/chat/completions", "/v1/completions"):
+        if path not in GENERATING:
             return self._json(writer, {"path": path, "body": body.decode()}, 404 if "missing" in path else 200)
         ask = json.loads(body)
         self.requests.append(ask)
@@ -140,7 +142,7 @@ class ScriptedEngine:
         prompt = self.usage_prompt_tokens
         if prompt is None:
             prompt = self._count(json.dumps(ask).encode())
-        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": ask["max_tokens"]}
+        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": ask.get("max_tokens", 0)}
         if self.usage_cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.usage_cached_tokens}
         return usage

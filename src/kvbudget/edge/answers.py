@@ -3,10 +3,13 @@
 import math
 import random
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
+from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.openai.errors import BadRequestError, context_length_message, error_body
+from kvbudget.edge.openai.errors import BadRequestError, context_length_message
+from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import QueueBound, Refusal
@@ -44,6 +47,7 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.QUEUE_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DEADLINE: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.ENGINE_BUSY: Answer(429, "rate_limit_exceeded", retry=True),
+    Refusal.LOGPROBS_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
@@ -58,9 +62,18 @@ class Refuser:
         self.jitter = jitter
         self._overload_status = overload_status
 
-    def answer(self, reject: Reject, *, exact: bool = True) -> tuple[int, Headers, bytes]:
+    def answer(
+        self,
+        reject: Reject,
+        *,
+        exact: bool = True,
+        errors: ErrorForm | None = None,
+        field: str = "max_tokens",
+        request_id: bytes = b"",
+    ) -> tuple[int, Headers, bytes]:
         """The whole HTTP answer of a refusal. `exact` False: the prompt was not counted, only bounded, and that is
-        said, because a shorter bound may be had by another way of counting."""
+        said, because a shorter bound may be had by another way of counting. `errors`: their form, OpenAI's if None;
+        `field`: what the client's API calls the cap."""
         answer = ANSWERS[reject.refusal]
         status = self._overload_status if answer.status == 429 else answer.status
         headers = [*_JSON, (b"x-kvbudget-queue-ms", b"%d" % (reject.waited_ns // 1_000_000))]
@@ -69,19 +82,18 @@ class Refuser:
         else:
             headers.append((b"x-should-retry", b"false"))
         message = self._message(reject) + ("" if exact or answer.status == 503 else _BOUNDED)
-        param = "max_tokens" if reject.refusal is Refusal.NEVER_FITS else None
-        return (
-            status,
-            headers,
-            error_body(message, None, param, answer.code),
-        )
+        if field != "max_tokens":
+            message = message.replace("max_tokens", field or "the number of inputs")
+        param = field if reject.refusal is Refusal.NEVER_FITS and field else None
+        form = OPENAI if errors is None else errors
+        return status, headers, form.body(status, answer.code, message, param=param, request_id=request_id)
 
     def later(self, refusal: Refusal, told: str, exchange: Exchange, request_id: bytes) -> None:
         """Answer a request that was counted or admitted already, and is refused for want of an engine, or by it."""
         answer = ANSWERS[refusal]
         status = self._overload_status if answer.status == 429 else answer.status
-        headers = [*_JSON, (b"x-request-id", request_id), *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
-        exchange.respond(status, headers, error_body(told, None, None, answer.code))
+        headers = [*_JSON, *identified(exchange, request_id), *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
+        exchange.respond(status, headers, _form(exchange).body(status, answer.code, told, request_id=request_id))
 
     def _message(self, reject: Reject) -> str:
         match reject.refusal:
@@ -105,7 +117,7 @@ class Refuser:
                 | Refusal.TENANT_TOKENS
             ):
                 return self._not_now(reject)
-            case Refusal.ENGINE_BUSY:
+            case Refusal.ENGINE_BUSY | Refusal.LOGPROBS_FULL:
                 return f"The engine behind pool {self._pool_name!r} has reached a limit of its own; please retry later."
             case Refusal.DRAINING:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
@@ -201,13 +213,16 @@ def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
     ]
 
 
-def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> Headers:
-    """What an admitted answer carries: what was promised, and how much of the pool is left."""
+def admitted_headers(
+    gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int, errors: ErrorForm | None = None
+) -> Headers:
+    """What an admitted answer carries: what was promised, and how much of the pool is left. `errors`: the form of its
+    API's errors, which tells whose names the client knows."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
     remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    return [
+    headers = [
         (b"x-request-id", request_id),
         (b"x-kvbudget-reserved-blocks", b"%d" % command.reserved_blocks),
         (b"x-kvbudget-queue-ms", b"%d" % (command.waited_ns // 1_000_000)),
@@ -216,17 +231,44 @@ def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tok
         (b"x-ratelimit-remaining-tokens", b"%d" % (remaining * block_size)),
         (b"x-ratelimit-reset-tokens", b"%.3fs" % reset_s),
     ]
+    return headers if errors is not ANTHROPIC else _anthropic_headers(headers, request_id, reset_s)
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
     """Answer a request that cannot be understood."""
-    headers = [*_JSON, (b"x-should-retry", b"false"), (b"x-request-id", request_id)]
+    headers = [*_JSON, (b"x-should-retry", b"false"), *identified(exchange, request_id)]
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    exchange.respond(error.status, headers, error.body())
+    told, form = error.message, _form(exchange)
+    body = form.body(error.status, error.code, told, param=error.param, request_id=request_id)
+    exchange.respond(error.status, headers, body)
 
 
 def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:
     """Answer with an error that is no refusal of the gate."""
-    headers = [*_JSON, (b"x-request-id", request_id), *([(b"allow", b"POST")] if status == 405 else [])]
-    exchange.respond(status, headers, error_body(message, None, None, code))
+    headers = [*_JSON, *identified(exchange, request_id), *([(b"allow", b"POST, OPTIONS")] if status == 405 else [])]
+    exchange.respond(status, headers, _form(exchange).body(status, code, message, request_id=request_id))
+
+
+def identified(exchange: Exchange, request_id: bytes) -> Headers:
+    """The request's id under the names that its client knows."""
+    if exchange.errors is ANTHROPIC:
+        return [(b"x-request-id", request_id), (b"request-id", request_id)]
+    return [(b"x-request-id", request_id)]
+
+
+def _anthropic_headers(headers: Headers, request_id: bytes, reset_s: float) -> Headers:
+    """The same under the names of Anthropic's API too, which tells the reset as a time of day (RFC 3339)."""
+    told = dict(headers)
+    resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
+    return [
+        *headers,
+        (b"request-id", request_id),
+        (b"anthropic-ratelimit-tokens-limit", told[b"x-ratelimit-limit-tokens"]),
+        (b"anthropic-ratelimit-tokens-remaining", told[b"x-ratelimit-remaining-tokens"]),
+        (b"anthropic-ratelimit-tokens-reset", resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()),
+    ]
+
+
+def _form(exchange: Exchange) -> ErrorForm:
+    return OPENAI if exchange.errors is None else exchange.errors

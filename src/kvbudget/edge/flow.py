@@ -8,6 +8,7 @@ that is over.
 """
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -68,6 +69,7 @@ class Flow:
         "identity",
         "instead",
         "key",
+        "on_over",
         "owner",
         "paced",
         "prompt_tokens",
@@ -75,6 +77,7 @@ class Flow:
         "relay",
         "seen_events",
         "state",
+        "surface",
         "unreported_events",
     )
 
@@ -84,6 +87,8 @@ class Flow:
         self.exchange = exchange
         self.identity = identity
         self.ask: Ask | None = ask  # until it is forwarded: prompts are large, streams are long
+        self.surface = ask.surface
+        self.on_over: Callable[[], None] | None = None  # gives back what it took beside the pool
         self.state = State.COUNTING
         self.counting: asyncio.Future[Count] | None = None
         self.prompt_tokens = 0
@@ -111,6 +116,10 @@ class Flow:
             self.counting = None
         self.relay = None
         self.ask = None
+        on_over = self.on_over
+        if on_over is not None:
+            self.on_over = None
+            on_over()
 
     def on_gone(self) -> None:
         """For the exchange."""

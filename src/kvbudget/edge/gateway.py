@@ -10,16 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from kvbudget.edge.access_log import AccessLog, Asked, Record
-from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, plain_error
+from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified, plain_error
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.openai.ask import Ask, Surface
+from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
+from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
@@ -43,8 +44,6 @@ from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
-# Only these are streamed with one event per token and sequence.
-_PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 _TICK = Tick()
 SHUTTING_DOWN = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
@@ -102,9 +101,12 @@ class Gateway:
         self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
         self.metrics.prompt_tokens.observe(flow.prompt_tokens)
         prompts, identity = counted.prompt_tokens, flow.identity
-        flow.paced = (
-            ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
-        )
+        exact = counted.exact
+        if ask.charge is not None:  # what it holds is not what was counted
+            prompts = ask.charge(ask, prompts, self.gate)
+            exact = flow.exact = exact and not ask.inexact
+        flow.paced = ask.paced and exact and len(prompts) == 1
+        flow.seen_events = flow.unreported_events = -ask.lead_events
         self._flows[flow.key] = flow
         flow.held = Held.WAITING
         if self.access_log is not None:
@@ -120,9 +122,13 @@ class Gateway:
                 identity.priority,
                 flow.paced,
                 None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
-                counted.exact,
+                exact,
                 route=f"{ask.surface} {ask.model or ''}",
-                prefix=self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else (),
+                prefix=(
+                    self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens)
+                    if self.prefix_credit and ask.charge is None
+                    else ()
+                ),
             )
         )
         if self.shadow and flow.held is Held.WAITING and flow.state is not State.FORWARDED:
@@ -192,9 +198,9 @@ class Gateway:
                 headers=self.backend.request_headers(exchange, request_id),
                 body=ask.raw if as_it_came or forwarded is None else forwarded_body(ask, forwarded.max_new_tokens),
                 response_headers=(
-                    [(b"x-request-id", request_id)]
+                    identified(exchange, request_id)
                     if forwarded is None
-                    else admitted_headers(self.gate, forwarded, request_id, flow.prompt_tokens)
+                    else admitted_headers(self.gate, forwarded, request_id, flow.prompt_tokens, exchange.errors)
                 ),
                 watcher=flow,
             )
@@ -217,13 +223,17 @@ class Gateway:
             return  # a shadow of before the mode changed; its relay goes on
         del self._flows[flow.key]
         flow.state = State.OVER
+        field = "max_tokens" if flow.ask is None else flow.ask.max_new_field
         flow.let_go()
         self.metrics.refusals[command.refusal] += 1
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        status, headers, body = self.refuser.answer(command, exact=flow.exact)
+        exchange, request_id = flow.exchange, flow.identity.request_id
+        status, headers, body = self.refuser.answer(
+            command, exact=flow.exact, errors=exchange.errors, field=field, request_id=request_id
+        )
         if self.access_log is not None and flow.record is not None:
             self.access_log.refused(flow.record, status, command.refusal, self._now_ns(), command)
-        flow.exchange.respond(status, [*headers, (b"x-request-id", flow.identity.request_id)], body)
+        exchange.respond(status, [*headers, *identified(exchange, request_id)], body)
 
     def set_shadow(self, shadow: bool) -> None:
         """From now on only decide and count, or decide for real again. Switched on, whoever waits goes at once."""
@@ -250,7 +260,7 @@ class Gateway:
 
     def relay_progressed(self, flow: Flow, events: int) -> None:
         """Events of a stream passed: one token each, give or take what GateConfig.lag_steps covers."""
-        first = flow.seen_events == 0
+        first = flow.seen_events <= 0
         if first and flow.record is not None:
             flow.record.first_ns = self._now_ns()
         flow.seen_events += events
@@ -268,8 +278,11 @@ class Gateway:
     def _report_progress(self, flow: Flow) -> None:
         if flow.held is not Held.RESERVED:
             return  # a shadow that the gate would still let wait: told as soon as it would not
-        events, flow.unreported_events = flow.unreported_events, 0
-        if events and flow.paced and flow.state is State.FORWARDED:
+        events = flow.unreported_events
+        if events <= 0:
+            return  # so far only what comes before the first token
+        flow.unreported_events = 0
+        if flow.paced and flow.state is State.FORWARDED:
             self.push(Progressed(flow.key, events))
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
@@ -280,7 +293,8 @@ class Gateway:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
             else:
-                usage = usage_in(end.body_tail)
+                read = ROWS[flow.surface].usage
+                usage = usage_in(end.body_tail) if read is None else read(end.body_tail, end.headers)
                 self._compare(flow, usage)
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
@@ -338,11 +352,12 @@ class Gateway:
 
     def _compare(self, flow: Flow, usage: Usage | None) -> None:
         if usage is None:
-            if flow.seen_events:
+            if flow.seen_events > 0:
                 self.metrics.output_tokens.observe(flow.seen_events)
             return
-        self.metrics.output_tokens.observe(usage.completion_tokens)
-        if flow.exact and usage.prompt_tokens != flow.prompt_tokens:
+        if usage.completion_tokens is not None:
+            self.metrics.output_tokens.observe(usage.completion_tokens)
+        if flow.exact and usage.prompt_tokens is not None and usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(
                 "token drift: counted %s prompt tokens, the engine %s (request %s); the tokenizer or chat template is "

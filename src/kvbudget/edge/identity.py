@@ -22,6 +22,8 @@ MAX_CLASSES = 16
 _MAX_DEADLINE_MS = 86_400_000
 _NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# OpenAI's clients send the one, Anthropic's the other.
+_CREDENTIALS = frozenset((b"authorization", b"x-api-key"))
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
@@ -78,7 +80,7 @@ class Identities:
         credential = named = deadline_ns = None
         priority = 0
         for name, value in headers:
-            if name == b"authorization":
+            if name in _CREDENTIALS:
                 credential = value
             if not name.startswith(b"x-kvbudget-"):
                 continue

@@ -5,18 +5,19 @@ import re
 from kvbudget.edge.openai.ask import SURFACES, Surface
 
 CHARGED: dict[bytes, Surface] = {path.encode(): surface for path, surface in SURFACES.items()}
+COUNT_TOKENS = b"/v1/messages/count_tokens"
 _OUTSIDE_V1 = frozenset({b"/tokenize", b"/detokenize", b"/version"})
 # Plain characters only: an engine decodes %63 to "c" and drops a fragment, and what passes here must not turn into a
 # charged path there.
 _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 # Paths below a charged one that hold no KV block in vLLM 0.32; anything else there (`/batch`) generates.
 _FREE_BELOW_CHARGED = re.compile(
-    rb"/v1/messages/count_tokens|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
+    rb"/v1/messages/(count_tokens|render)|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
 )
 
 
 def passes(path: bytes) -> bool:
-    """Models, embeddings, tokenize and the rest under /v1; nothing that an engine could read as a charged path."""
+    """Models, tokenize and the rest under /v1; nothing that an engine could read as a charged path."""
     if not _PLAIN_PATH.fullmatch(path) or not (path.startswith(b"/v1/") or path in _OUTSIDE_V1):
         return False
     below_charged = any(path.startswith(charged + b"/") for charged in CHARGED)

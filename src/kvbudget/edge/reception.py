@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable
 from itertools import count
 
-from kvbudget.edge.answers import bad_request, plain_error
+from kvbudget.edge.answers import bad_request, identified, plain_error
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
@@ -13,7 +13,11 @@ from kvbudget.edge.identity import Identities, Identity
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
-from kvbudget.edge.paths import CHARGED, passes
+from kvbudget.edge.paths import CHARGED, COUNT_TOKENS, passes
+from kvbudget.edge.prompt_logprobs import PromptLogprobs
+from kvbudget.edge.surfaces.dialects import ANTHROPIC
+from kvbudget.edge.surfaces.table import ROWS
+from kvbudget.edge.token_counts import TokenCounts
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, Counter, CountFailedError
 from kvbudget.gate.refusals import Outcome, Refusal
@@ -28,13 +32,17 @@ _JSON = [(b"content-type", b"application/json")]
 class Reception:
     """What the data plane calls with every complete request. No task is made unless counting has to wait."""
 
-    def __init__(self, gateway: Gateway, counter: Counter, identities: Identities) -> None:
+    def __init__(
+        self, gateway: Gateway, counter: Counter, identities: Identities, logprobs: PromptLogprobs | None = None
+    ) -> None:
         self.gateway = gateway
         self.counter = counter
         self.identities = identities
         self.passing: set[PassingBy] = set()
         self.counting: dict[asyncio.Future[Count], Flow] = {}
+        self.logprobs = PromptLogprobs() if logprobs is None else logprobs
         self._bound = ThreadedBoundCounter()
+        self.token_counts = TokenCounts(counter, self._bound)
         self._keys = count(1)
 
     def app(self, exchange: Exchange) -> None:
@@ -47,12 +55,12 @@ class Reception:
             if surface is None:
                 self._uncharged(exchange, path)
                 return
+        exchange.errors = ROWS[surface].errors
         request_id = self.identities.request_id(exchange.headers)
-        if exchange.method != b"POST":
-            shown = exchange.method.decode("latin-1")
-            plain_error(exchange, 405, f"{shown} is not allowed here; use POST.", request_id, "method_not_allowed")
-            return
-        self._begin(exchange, surface, request_id)
+        if exchange.method == b"POST":
+            self._begin(exchange, surface, request_id)
+        else:
+            self._other_method(exchange, request_id)
 
     async def stop(self) -> None:
         """Cut off what is still being counted or passes by; its clients are told."""
@@ -62,25 +70,54 @@ class Reception:
         waiting = list(self.counting)
         for counting in waiting:
             counting.cancel()
+        self.token_counts.stop()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _other_method(self, exchange: Exchange, request_id: bytes) -> None:
+        """What may be sent to a path that only takes POST. Which origins a browser may send from, the engine decides:
+        its preflight passes."""
+        if exchange.method == b"OPTIONS" and exchange.header(b"access-control-request-method") is not None:
+            self._pass(exchange, request_id)
+        elif exchange.method == b"OPTIONS":
+            exchange.respond(204, [(b"allow", b"POST, OPTIONS"), *identified(exchange, request_id)], b"")
+        else:
+            shown = exchange.method.decode("latin-1")
+            plain_error(exchange, 405, f"{shown} is not allowed here; use POST.", request_id, "method_not_allowed")
+
+    def _pass(self, exchange: Exchange, request_id: bytes) -> None:
+        gateway = self.gateway
+        PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
 
     def _uncharged(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/health":
             exchange.respond(200, _JSON, b'{"status":"ok"}')
             return
         request_id = self.identities.request_id(exchange.headers)
+        if path == COUNT_TOKENS:
+            exchange.errors = ANTHROPIC
         if passes(path):
-            gateway = self.gateway
-            if self.identities.ring:
-                try:
-                    self.identities.ring.holder(exchange.headers)
-                except BadRequestError as error:
-                    self._refuse(exchange, request_id, error)
-                    return
-            PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
+            if not self._may_pass(exchange, request_id):
+                return
+            if path == COUNT_TOKENS and exchange.method == b"POST":
+                self.token_counts.begin(exchange, request_id)
+            else:
+                self._pass(exchange, request_id)
         else:
-            told = "No such path: this gate serves the OpenAI API under /v1; metrics and state are on its admin port."
+            told = (
+                "No such path: this gate serves the OpenAI and Anthropic APIs under /v1 and TGI's /generate; metrics "
+                "and state are on its admin port."
+            )
             plain_error(exchange, 404, told, request_id, "not_found")
+
+    def _may_pass(self, exchange: Exchange, request_id: bytes) -> bool:
+        """Whether it brings a key, where one is asked for; else it is answered."""
+        if self.identities.ring:
+            try:
+                self.identities.ring.holder(exchange.headers)
+            except BadRequestError as error:
+                self._refuse(exchange, request_id, error)
+                return False
+        return True
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
         gate = self.gateway.gate
@@ -91,8 +128,12 @@ class Reception:
             if gate.draining or not gate.backend_up:
                 # Who will be refused whatever its length needs no count, least of all from an engine that is down.
                 self.gateway.arrive(flow, ask, _UNCOUNTED)
-            else:
-                self._take(flow, ask, self.counter.count(ask))
+                return
+            if ask.beam:
+                self._check_beam()
+            if ask.prompt_logprobs:
+                self.logprobs.check(Tokens(1))  # refused whatever its length, it need not be counted
+            self._take(flow, ask, (self._bound if ask.bounded else self.counter).count(ask))
         except BadRequestError as error:
             exchange.on_gone = None
             self._refuse(exchange, request_id, error)
@@ -102,7 +143,7 @@ class Reception:
     def _take(self, flow: Flow, ask: Ask, counted: Count | Awaitable[Count], *, instead: bool = False) -> None:
         """Arrive with a count, now or when it comes."""
         if isinstance(counted, Count):
-            self.gateway.arrive(flow, ask, counted, instead=instead)
+            self._arrive(flow, ask, counted, instead=instead)
             return
         # A future, not a coroutine: cancelled before it ever ran, it still ends, and its flow with it.
         counting = flow.counting = asyncio.ensure_future(counted)
@@ -119,10 +160,12 @@ class Reception:
             self._give_up(flow, 503)
             self.gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, flow.exchange, flow.identity.request_id)
         elif error is None:
-            self.gateway.arrive(flow, ask, counting.result(), instead=instead)
+            try:
+                self._arrive(flow, ask, counting.result(), instead=instead)
+            except BadRequestError as refused:
+                self._refuse_flow(flow, refused)
         elif isinstance(error, BadRequestError):
-            flow.state = State.OVER
-            self._refuse(flow.exchange, flow.identity.request_id, error)
+            self._refuse_flow(flow, error)
         elif isinstance(error, CountFailedError) and not instead:
             self._bound_instead(flow, ask, error)
         else:  # a bug of the counter: the client must get an answer all the same
@@ -130,6 +173,43 @@ class Reception:
             self._give_up(flow, 500)
             told = "The prompt could not be counted."
             plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
+
+    def _arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool) -> None:
+        """To the gate, with what it needs beside the pool. Raises BadRequestError."""
+        if ask.prompt_logprobs:
+            tokens = Tokens(sum(counted.prompt_tokens))
+            logprobs = self.logprobs
+            logprobs.check(tokens)
+            if not logprobs.take(tokens):
+                told = (
+                    f"Logprobs of {logprobs.in_use} prompt tokens are being computed, and of at most {logprobs.limit} "
+                    "may be at once (--max-prompt-logprobs-tokens); please retry later."
+                )
+                flow.state = State.OVER
+                self.gateway.metrics.refusals[Refusal.LOGPROBS_FULL] += 1
+                self.gateway.metrics.outcomes[Outcome.REFUSED] += 1
+                flow.let_go()
+                self.gateway.refuser.later(Refusal.LOGPROBS_FULL, told, flow.exchange, flow.identity.request_id)
+                return
+            flow.on_over = lambda: logprobs.give_back(tokens)
+        self.gateway.arrive(flow, ask, counted, instead=instead)
+
+    def _check_beam(self) -> None:
+        """Raises BadRequestError where the engine would compute every beam anew at every token (vllm pull request
+        13421: 52 tokens a second instead of 552)."""
+        pool = self.gateway.backend.facts.pool
+        if pool is not None and pool.prefix_caching is False:
+            raise BadRequestError(
+                "use_beam_search is not accepted here: the engine runs without prefix caching, so that every beam "
+                "would be computed anew for every token; start it with --enable-prefix-caching, or use n",
+                "use_beam_search",
+                "beam_search_refused",
+            )
+
+    def _refuse_flow(self, flow: Flow, error: BadRequestError) -> None:
+        flow.state = State.OVER
+        flow.exchange.on_gone = None
+        self._refuse(flow.exchange, flow.identity.request_id, error)
 
     def _bound_instead(self, flow: Flow, ask: Ask, error: CountFailedError) -> None:
         log.warning("counting failed, the upper bound is charged instead: %s", error)

@@ -24,6 +24,7 @@ from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.scrape import EngineReading
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
@@ -51,7 +52,8 @@ class ServiceSettings:
 
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
-    tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
+    tell whether it has a prefix cache. `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `learned_state`: the
+    file in which policy `learned` keeps what it has seen.
     `keys`: API keys that are asked for, by name; none: nobody is asked. `access_log`: a file, or `-` for stdout.
     `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
     files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for an https backend.
@@ -64,6 +66,7 @@ class ServiceSettings:
     layout: Layout | None = None
     gate: GateConfig = field(default_factory=GateConfig)
     default_max_tokens: int = 2048
+    max_prompt_logprobs_tokens: int = 0
     host: str = "127.0.0.1"
     port: int = 8800
     admin_host: str = "127.0.0.1"
@@ -108,7 +111,8 @@ class GateService:
         identities = Identities(
             f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys)
         )
-        self.reception = Reception(self.gateway, self._counter(), identities)
+        logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
+        self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         self.backend.on_down = lambda: self.gateway.backend_changed(False)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
@@ -195,7 +199,8 @@ class GateService:
 
     def _busy(self) -> bool:
         reception = self.reception
-        return bool(list(self.gateway.flows) or reception.counting or reception.passing)
+        counting = reception.counting or reception.token_counts.under_way
+        return bool(list(self.gateway.flows) or counting or reception.passing)
 
     async def _cut_off(self) -> None:
         await self.reception.stop()

@@ -10,6 +10,7 @@ from kvbudget.edge.engine.app import Generation
 from kvbudget.edge.engine.driver import EngineDriver
 from kvbudget.edge.engine.metrics import EngineMetrics
 from kvbudget.edge.engine.settings import EngineSettings
+from kvbudget.edge.engine.wire import Events
 from kvbudget.simulate.paged_engine import PagedEngine
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -239,8 +240,9 @@ def test_a_request_leaves_the_engine_even_when_sending_fails() -> None:
                 raise OSError
 
         steps = asyncio.create_task(driver.run())
+        writer = Events(ask, False, "cmpl-1", 0, "m")
         with pytest.raises(OSError):  # noqa: PT011 - any of them
-            await Generation(driver, settings, ask, False, "cmpl-1", 0)({}, never, fails_at_the_second_event)
+            await Generation(driver, settings, ask, writer)({}, never, fails_at_the_second_event)
         steps.cancel()
         await asyncio.gather(steps, return_exceptions=True)
 

@@ -15,6 +15,11 @@ MINIMAL: dict[Surface, dict[str, Any]] = {
     Surface.MESSAGES: {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8},
     Surface.TGI_GENERATE: {"inputs": "hi"},
     Surface.TGI_GENERATE_STREAM: {"inputs": "hi"},
+    Surface.EMBEDDINGS: {"input": "hi"},
+    Surface.POOLING: {"input": "hi"},
+    Surface.CLASSIFY: {"input": "hi"},
+    Surface.SCORE: {"text_1": "hi", "text_2": ["ho", "ha"]},
+    Surface.RERANK: {"query": "hi", "documents": ["ho", "ha"]},
 }
 
 

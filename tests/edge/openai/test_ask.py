@@ -160,11 +160,24 @@ def test_an_absurd_number_of_sequences_is_refused(ask_of: AskOf, field: str, val
         (Surface.TGI_GENERATE, {"parameters": {"decoder_input_details": True}}),
     ],
 )
-def test_logprobs_of_the_prompt_are_refused_by_their_own_code(
+def test_logprobs_of_the_prompt_are_noticed_under_every_name(
     ask_of: AskOf, surface: Surface, members: dict[str, Any]
 ) -> None:
+    assert ask_of(surface, **members).prompt_logprobs
+    assert not ask_of(surface).prompt_logprobs
+
+
+@pytest.mark.parametrize("surface", [Surface.CHAT, Surface.COMPLETIONS])
+def test_logprobs_of_the_whole_vocabulary_are_refused(ask_of: AskOf, surface: Surface) -> None:
     with pytest.raises(BadRequestError) as caught:
-        ask_of(surface, **members)
+        ask_of(surface, prompt_logprobs=-1)
+    assert caught.value.code == "prompt_logprobs_refused"
+
+
+@pytest.mark.parametrize("surface", [Surface.RESPONSES, Surface.MESSAGES, Surface.TGI_GENERATE])
+def test_logprobs_of_the_prompt_are_refused_where_the_api_has_none(ask_of: AskOf, surface: Surface) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        ask_of(surface, prompt_logprobs=1)
     assert caught.value.code == "prompt_logprobs_refused"
 
 

@@ -10,6 +10,8 @@ from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.forward import forwarded_body
 
 AskOf = Callable[..., Ask]
+POOLED = {Surface.EMBEDDINGS, Surface.POOLING, Surface.CLASSIFY, Surface.SCORE, Surface.RERANK}
+GENERATING = [surface for surface in Surface if surface not in POOLED]
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6)
 )
@@ -21,7 +23,7 @@ EXTRAS = st.dictionaries(
 
 
 @given(
-    st.sampled_from(list(Surface)), EXTRAS, st.none() | st.integers(1, 10**6), st.integers(1, 10**6),
+    st.sampled_from(GENERATING), EXTRAS, st.none() | st.integers(1, 10**6), st.integers(1, 10**6),
     st.booleans(), st.booleans(), st.sampled_from([None, 1]),
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
@@ -44,6 +46,12 @@ def test_only_the_cap_changes_and_everything_else_keeps_value_and_order(
     assert list(before.items()) == list(after.items())
     assert list(changed_before.items()) == list(changed_after.items())
     assert parse_ask(surface, sent).max_new_tokens == granted
+
+
+@pytest.mark.parametrize("surface", sorted(POOLED))
+def test_a_body_for_which_nothing_is_generated_is_sent_as_it_came(ask_of: AskOf, surface: Surface) -> None:
+    ask = ask_of(surface)
+    assert forwarded_body(ask, 1) is ask.raw
 
 
 def test_a_body_that_already_says_so_is_the_same_object(ask_of: AskOf) -> None:

@@ -88,10 +88,14 @@ def test_prompts_are_asked_for_one_each_in_order_and_bounded_in_number(completio
     assert 1 < engine.most_running <= PARALLEL_CALLS
 
 
+# A system message between others: where it is rendered depends on the template.
+OPAQUE = b'{"messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}],"max_tokens":1}'
+
+
 def test_token_ids_and_opaque_surfaces_need_no_call(completions: Callable[..., Ask]) -> None:
     engine = Tokenize()
     assert EngineCounter(engine).count(completions([1, 2, 3])) == Count((3,), True)  # type: ignore[arg-type]
-    bound = EngineCounter(engine).count(parse_ask(Surface.TGI_GENERATE, b'{"inputs":"a"}'))
+    bound = EngineCounter(engine).count(parse_ask(Surface.MESSAGES, OPAQUE))
     assert isinstance(bound, Count)
     assert not bound.exact
     assert engine.asked == []

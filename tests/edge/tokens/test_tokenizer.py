@@ -139,8 +139,9 @@ def test_truncation_caps_the_count(counter: TokenizerCounter, completions: AskOf
     assert _now(counter, completions("the pool is what", truncate_prompt_tokens=2)).prompt_tokens == (2,)
 
 
-def test_other_surfaces_get_the_bound(counter: TokenizerCounter) -> None:
-    ask = parse_ask(Surface.RESPONSES, b'{"input":"hi"}')
+def test_what_cannot_be_rendered_gets_the_bound(counter: TokenizerCounter) -> None:
+    messages = b'[{"role":"user","content":"a"},{"role":"system","content":"b"}]'
+    ask = parse_ask(Surface.MESSAGES, b'{"max_tokens":1,"messages":%b}' % messages)
     assert _now(counter, ask) == BoundCounter().count(ask)
     assert not _now(counter, ask).exact
 

@@ -21,6 +21,7 @@ DEFAULTS = {
     "queue_seconds": 30.0,
     "slo_ttft": 5.0,
     "default_max_tokens": "2048",
+    "max_prompt_logprobs_tokens": "0",
     "overload_status": 429,
     "shadow": False,
     "ledger": "memory",
@@ -100,7 +101,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     admission.add_argument(
         "--default-max-tokens",
         metavar="N",
-        help="promised when a chat request names no max_tokens (default 2048)",
+        help="promised when a request names no max_tokens (default 2048)",
+    )
+    admission.add_argument(
+        "--max-prompt-logprobs-tokens",
+        metavar="N",
+        help="prompt tokens whose logprobs may be computed at once, outside of the KV pool: N x vocabulary x 6 bytes "
+        "of GPU memory that must be free (default 0: such requests are refused)",
     )
     admission.add_argument("--overload-status", type=int, metavar="CODE", help="instead of 429: 503 or 529")
     admission.add_argument(

@@ -115,6 +115,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         shadow=args.shadow,
         admin_token=os.environ.get("KVBUDGET_ADMIN_TOKEN") or None,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
+        max_prompt_logprobs_tokens=parse_length(args.max_prompt_logprobs_tokens, "--max-prompt-logprobs-tokens"),
         host=args.host,
         port=args.port,
         admin_host=args.admin_host,

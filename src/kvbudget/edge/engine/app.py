@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from hashlib import blake2b
+from typing import Any
 
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,13 +17,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kvbudget import __version__
-from kvbudget.edge.engine import asks, wire
+from kvbudget.edge.engine import asks, messages, pooling, responses, tgi
 from kvbudget.edge.engine.asks import ApiError, Ask
 from kvbudget.edge.engine.driver import EngineDriver
 from kvbudget.edge.engine.metrics import EngineMetrics
 from kvbudget.edge.engine.replies import Reply
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.engine.text import Answer
+from kvbudget.edge.engine.wire import Events, Headers, Writer
 from kvbudget.simulate.paged_engine import FinishReason
 
 MAX_BODY_BYTES = 64 * 1024**2
@@ -43,6 +45,12 @@ class EngineApp:
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completion, methods=["POST"]),
+                Route("/v1/responses", self._responses, methods=["POST"]),
+                Route("/v1/messages", self._messages, methods=["POST"]),
+                Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
+                Route("/generate", self._generate, methods=["POST"]),
+                Route("/generate_stream", self._generate_stream, methods=["POST"]),
+                *[Route(path, self._pooled, methods=["POST"]) for path in pooling.PATHS],
                 Route("/tokenize", self._tokenize, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
@@ -55,27 +63,59 @@ class EngineApp:
         self.alive = True
 
     async def _chat(self, request: Request) -> Response:
-        ask = asks.parse_chat(asks.parse_json(await _read(request)), self._settings)
-        return self._generation(request, ask, chat=True)
+        ask = asks.parse_chat(await _body(request), self._settings)
+        name, created = self._named(request, ask)
+        return self._generation(ask, Events(ask, True, f"chatcmpl-{name}", created, self._settings.served_model_name))
 
     async def _completion(self, request: Request) -> Response:
-        ask = asks.parse_completion(asks.parse_json(await _read(request)), self._settings)
-        return self._generation(request, ask, chat=False)
+        ask = asks.parse_completion(await _body(request), self._settings)
+        name, created = self._named(request, ask)
+        return self._generation(ask, Events(ask, False, f"cmpl-{name}", created, self._settings.served_model_name))
 
-    def _generation(self, request: Request, ask: Ask, chat: bool) -> Response:
-        prefix = "chatcmpl-" if chat else "cmpl-"
+    async def _responses(self, request: Request) -> Response:
+        body = await _body(request)
+        ask = responses.parse(body, self._settings)
+        name, created = self._named(request, ask)
+        return self._generation(ask, responses.Events(ask, body, name, created, self._settings.served_model_name))
+
+    async def _messages(self, request: Request) -> Response:
+        ask = messages.parse(await _body(request), self._settings)
+        name, _ = self._named(request, ask)
+        return self._generation(ask, messages.Events(ask, f"msg_{name}", self._settings.served_model_name))
+
+    async def _count_tokens(self, request: Request) -> Response:
+        tokens = messages.count_tokens(await _body(request), self._settings)
+        return _json({"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
+
+    async def _generate(self, request: Request) -> Response:
+        body = await _body(request)
+        ask = tgi.parse(body, self._settings, stream=False)
+        return self._generation(ask, tgi.Events(ask, body))
+
+    async def _generate_stream(self, request: Request) -> Response:
+        body = await _body(request)
+        ask = tgi.parse(body, self._settings, stream=True)
+        return self._generation(ask, tgi.Events(ask, body))
+
+    async def _pooled(self, request: Request) -> Response:
+        path, body = request.url.path, await _body(request)
+        ask = pooling.parse(path, body, self._settings)
+        name, created = self._named(request, ask)
+        naming = (name, created, self._settings.served_model_name)
+        return self._generation(ask, pooling.Answers(path, body, ask, *naming), pooled=True)
+
+    def _named(self, request: Request, ask: Ask) -> tuple[str, int]:
+        """(the answer's id without its prefix, `created`)."""
         if self._settings.deterministic:
             content = b"\0".join(prompt.content for prompt in ask.prompts)
-            name, created = (
-                blake2b(content, digest_size=16, key=str(ask.seed).encode()[:64]).hexdigest(),
-                _FIXED_CREATED,
-            )
-        else:
-            name, created = request.headers.get("x-request-id") or uuid.uuid4().hex, int(time.time())
-        return Generation(self._driver, self._settings, ask, chat, prefix + name, created)
+            return blake2b(content, digest_size=16, key=str(ask.seed).encode()[:64]).hexdigest(), _FIXED_CREATED
+        return request.headers.get("x-request-id") or uuid.uuid4().hex, int(time.time())
+
+    def _generation(self, ask: Ask, writer: Writer, *, pooled: bool = False) -> Response:
+        return Generation(self._driver, self._settings, ask, writer, pooled=pooled)
 
     async def _tokenize(self, request: Request) -> Response:
-        ids = asks.parse_tokenize(asks.parse_json(await _read(request)), self._settings)
+        ids = asks.parse_tokenize(await _body(request), self._settings)
         return _json(
             {"count": len(ids), "max_model_len": self._settings.max_model_len, "tokens": ids, "token_strs": None}
         )
@@ -107,18 +147,20 @@ class Generation(Response):
     """One generation request, from submission to its last byte; it leaves the engine on every path."""
 
     def __init__(
-        self, driver: EngineDriver, settings: EngineSettings, ask: Ask, chat: bool, response_id: str, created: int
+        self, driver: EngineDriver, settings: EngineSettings, ask: Ask, writer: Writer, *, pooled: bool = False
     ) -> None:
+        """`pooled`: nothing is generated. Then the last token of the prompt stands for the one output token of a
+        sequence, so that it holds the blocks of its prompt alone, until that is computed."""
         self._driver = driver
         self._ask = ask
-        self._naming = (ask, chat, response_id, created, settings.served_model_name)
+        self._writer = writer
         self._answers = [
             Answer(prompt, ask.seed, choice, settings.mean_output_tokens)
             for prompt in ask.prompts
             for choice in range(ask.n)
         ]
         limits = [
-            (prompt.tokens, limit)
+            (max(1, prompt.tokens - 1), 1) if pooled else (prompt.tokens, limit)
             for prompt, limit in zip(ask.prompts, ask.max_tokens, strict=True)
             for _ in range(ask.n)
         ]
@@ -145,7 +187,7 @@ class Generation(Response):
 
     async def _stream(self, reply: Reply, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        events = wire.Events(*self._naming)
+        events = self._writer
         answers = self._answers
         open_choices, tokens = len(answers), 0
         head = events.roles(open_choices)
@@ -177,13 +219,18 @@ class Generation(Response):
             if reason is not None:
                 reasons[choice] = reason
         choices = list(zip(map(b"".join, texts), reasons, strict=True))
-        await _send_json(send, wire.plain_body(*self._naming, choices, len(events)))
+        headers, body = self._writer.plain(choices, len(events))
+        await _send_json(send, headers, body)
 
 
-async def _send_json(send: Send, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+async def _send_json(send: Send, own: Headers, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *own]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    return asks.parse_json(await _read(request))
 
 
 async def _read(request: Request) -> bytes:
@@ -203,6 +250,12 @@ def _json(value: object, status: int = 200) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     if not isinstance(error, ApiError):
         raise error
+    path = request.url.path
+    if path.startswith("/v1/messages"):
+        return _json({"type": "error", "error": {"type": error.kind, "message": error.message}}, error.status)
+    if path.startswith("/generate"):  # TGI answers what it cannot validate with 422
+        told = {"error": error.message, "error_type": "validation"}
+        return _json(told, 422 if error.status == 400 else error.status)
     return Response(error.body, error.status, media_type="application/json")
 
 

@@ -26,14 +26,17 @@ _NOT_HERE = (
     "truncate_prompt_tokens",
     "prompt_embeds",
 )
+_TEXT_PARTS = ("text", "input_text", "output_text")  # the latter two of the Responses API
 
 
 class ApiError(Exception):
-    """A refusal in the engine's form: `{"error": {"message", "type", "param", "code"}}`."""
+    """A refusal in the engine's form: `{"error": {"message", "type", "param", "code"}}`, unless its API has another."""
 
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.message = message
+        self.kind = kind
         self.body = orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
@@ -71,13 +74,13 @@ def parse_chat(body: dict[str, Any], settings: EngineSettings) -> Ask:
     """A /v1/chat/completions body. Raises ApiError."""
     check_model(body, settings)
     field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    return _ask(body, (_chat_prompt(body),), field, None, settings)
+    return ask_of(body, (chat_prompt(body),), field, None, settings)
 
 
 def parse_completion(body: dict[str, Any], settings: EngineSettings) -> Ask:
     """A /v1/completions body. Raises ApiError."""
     check_model(body, settings)
-    return _ask(body, _prompts(body.get("prompt")), "max_tokens", COMPLETION_MAX_TOKENS, settings)
+    return ask_of(body, prompts_of(body.get("prompt")), "max_tokens", COMPLETION_MAX_TOKENS, settings)
 
 
 def parse_tokenize(body: dict[str, Any], settings: EngineSettings) -> list[int]:
@@ -98,9 +101,10 @@ def check_model(body: dict[str, Any], settings: EngineSettings) -> None:
         raise ApiError(404, f"The model `{str(model)[:200]}` does not exist.", "NotFoundError", "model")
 
 
-def _ask(
+def ask_of(
     body: dict[str, Any], prompts: tuple[Prompt, ...], field: str, default: int | None, settings: EngineSettings
 ) -> Ask:
+    """What a body asks for beside its prompts; `field` holds the cap on new tokens. Raises ApiError."""
     for name in _NOT_HERE:
         if body.get(name) is not None and body[name] is not False and body[name] != "":
             raise ApiError(400, f"{name} is not supported by the embedded engine.", param=name)
@@ -158,7 +162,8 @@ def _clip(prompt_tokens: int, limit: int | None, field: str, max_model_len: int)
     return allowed
 
 
-def _chat_prompt(body: dict[str, Any]) -> Prompt:
+def chat_prompt(body: dict[str, Any]) -> Prompt:
+    """The prompt of `messages` and `tools`. Raises ApiError."""
     return text.chat_prompt(_messages(body), _tools(body))
 
 
@@ -187,7 +192,7 @@ def _content(content: object) -> str:
     if isinstance(content, list):
         texts = []
         for part in content:
-            if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+            if isinstance(part, dict) and part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str):
                 texts.append(part["text"])
             else:
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
@@ -207,7 +212,7 @@ def _tools(body: dict[str, Any]) -> bytes:
     return orjson.dumps(tools)
 
 
-def _prompts(prompt: object) -> tuple[Prompt, ...]:
+def prompts_of(prompt: object) -> tuple[Prompt, ...]:
     """The four forms of a completion prompt: text, texts, token ids, lists of token ids."""
     if isinstance(prompt, str):
         return (text.text_prompt(prompt),)

@@ -1,8 +1,10 @@
-"""Decides the bytes of an answer: vLLM 0.32's response bodies and server-sent events, one event per token.
+"""Decides the bytes of OpenAI's answers: vLLM 0.32's response bodies and server-sent events, one event per token.
 
 The constant parts of an event are rendered once per request, so a token costs one concatenation and no JSON encoder;
 the pieces of `text.Answer` need no escaping.
 """
+
+from typing import Protocol
 
 import orjson
 
@@ -12,12 +14,33 @@ from kvbudget.simulate.paged_engine import FinishReason
 DONE = b"data: [DONE]\n\n"
 
 
+Headers = list[tuple[bytes, bytes]]
+Choice = tuple[bytes, FinishReason]
+
+
+class Writer(Protocol):
+    """Renders one answer of one API."""
+
+    def roles(self, choices: int) -> bytes:
+        """What begins a stream, before any token."""
+
+    def token(self, choice: int, piece: bytes, reason: FinishReason | None, completion_tokens: int) -> bytes:
+        """One token; `completion_tokens` of all choices so far."""
+
+    def end(self, completion_tokens: int) -> bytes:
+        """What ends a stream."""
+
+    def plain(self, choices: list[Choice], completion_tokens: int) -> tuple[Headers, bytes]:
+        """Headers of its own and the body of an answer that is not streamed."""
+
+
 class Events:
-    """Renders the events of one streamed answer."""
+    """Chat completions and completions."""
 
     def __init__(self, ask: Ask, chat: bool, response_id: str, created: int, model: str) -> None:
         self._ask = ask
         self._chat = chat
+        self._naming = (response_id, created, model)
         self._head = _head(response_id, "chat.completion.chunk" if chat else "text_completion", created, model)
         self._open = b"data: " + self._head + b',"choices":[{"index":'
         self._before = b',"delta":{"content":"' if chat else b',"text":"'
@@ -51,6 +74,10 @@ class Events:
         usage = usage_json(self._ask.prompt_tokens, completion_tokens)
         return b"data: " + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
 
+    def plain(self, choices: list[Choice], completion_tokens: int) -> tuple[Headers, bytes]:
+        """As `plain_body`."""
+        return [], plain_body(self._ask, self._chat, *self._naming, choices, completion_tokens)
+
     def _usage_field(self, completion_tokens: int) -> bytes:
         if not self._ask.continuous_usage:
             return b""
@@ -72,7 +99,7 @@ def plain_body(
     response_id: str,
     created: int,
     model: str,
-    choices: list[tuple[bytes, FinishReason]],
+    choices: list[Choice],
     tokens: int,
 ) -> bytes:
     """The body of an answer that is not streamed: (text, reason) per choice, and the completion tokens of all."""

@@ -51,6 +51,16 @@ class Carrier(Protocol):
         """The body of an error that we answer by ourselves."""
 
 
+class ErrorForm(Protocol):
+    """How errors look to the clients of one API."""
+
+    def body(self, status: int, code: str, message: str, *, param: str | None = None, request_id: bytes = b"") -> bytes:
+        """The JSON of a whole answer."""
+
+    def event(self, code: str, message: str) -> bytes:
+        """The server-sent event that ends a stream which cannot be completed."""
+
+
 class Exchange:
     """One request, whole, and the one answer to it.
 
@@ -59,7 +69,7 @@ class Exchange:
     here, `body` is b"": a stream may live long, its prompt need not; one of 64 KiB or more also once the answer is
     complete or the client gone. `gone` turns true when the client left
     before the answer was complete; then `on_gone`, which the app sets, is called exactly once, and every later
-    `respond` does nothing.
+    `respond` does nothing. `errors`, which the app may set, is the form of errors that the client understands.
     """
 
     __slots__ = (
@@ -68,6 +78,7 @@ class Exchange:
         "_sink",
         "body",
         "carrier",
+        "errors",
         "gone",
         "headers",
         "held_bytes",
@@ -91,6 +102,7 @@ class Exchange:
         self.held_bytes = 0  # of the body, as the server counted it
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
+        self.errors: ErrorForm | None = None
         self.started = False  # the head of the answer is on its way
         self._answered = False
         self._keep_alive = head.keep_alive
@@ -135,7 +147,8 @@ class Exchange:
     def fail(self, status: int, code: str, message: str) -> None:
         """Answers with an error of the data plane when an answer can still be given."""
         if self.open:
-            body = self.carrier.error_body(status, code, message)
+            form = self.errors
+            body = self.carrier.error_body(status, code, message) if form is None else form.body(status, code, message)
             self.respond(status, [(b"content-type", b"application/json")], body)
 
     # What follows is for a relay.

@@ -277,8 +277,12 @@ class Relay(Transfer):
         self._flush()
         fits = self.decoder is None or self.decoder.between_chunks
         if self._counter is not None and self._out is _CHUNKED and fits:
-            error = {"message": message, "type": "upstream_error", "param": None, "code": code}
-            event = b"data: %s\n\n" % json.dumps({"error": error}).encode()
+            form = self._exchange.errors
+            if form is None:
+                error = {"message": message, "type": "upstream_error", "param": None, "code": code}
+                event = b"data: %s\n\n" % json.dumps({"error": error}).encode()
+            else:
+                event = form.event(code, message)
             tail = self._tail
             if tail and not tail.endswith((b"\n\n", b"\r\n\r\n")):
                 event = (b"\n" if tail.endswith(b"\n") else b"\n\n") + event

@@ -29,6 +29,7 @@ ERROR_TYPES: dict[str, str] = {
     "unsupported_field": _INVALID,
     "unsupported_content_part": _INVALID,
     "prompt_logprobs_refused": _INVALID,
+    "beam_search_refused": _INVALID,
     "chat_template_error": _INVALID,
     "prompt_refused_by_engine": _INVALID,
     "prompt_too_large": _INVALID,
@@ -90,7 +91,7 @@ class UnauthorizedError(BadRequestError):
 def error_body(message: str, type: str | None, param: str | None, code: str) -> bytes:  # noqa: A002 - the API's word
     """The error object as JSON. `type` None: the one that `ERROR_TYPES` gives for `code`."""
     kind = type if type is not None else ERROR_TYPES.get(code, _INVALID)
-    return orjson.dumps({"error": {"message": _encodable(message), "type": kind, "param": param, "code": code}})
+    return orjson.dumps({"error": {"message": encodable(message), "type": kind, "param": param, "code": code}})
 
 
 def context_length_message(
@@ -121,6 +122,6 @@ def _json_name(value: object) -> str:
     return "object" if isinstance(value, dict) else "array"
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Lone surrogates cannot be written as UTF-8; they become `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")

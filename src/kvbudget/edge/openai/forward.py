@@ -12,12 +12,15 @@ _NO_OTHER_NAME = frozenset(name for name in _ALIASES if name != "max_tokens").is
 def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
     """The body to send upstream, asking for exactly `max_new_tokens` per sequence.
 
-    `ask.raw` itself (the same object) when it already says that. Else only that number is replaced or inserted, and
-    larger caps under other names are lowered to it; every other byte, numbers and escapes included, stays as it came.
+    `ask.raw` itself (the same object) when it already says that, or generates nothing. Else only that number is
+    replaced or inserted, and larger caps under other names are lowered to it; every other byte, numbers and escapes
+    included, stays as it came.
     """
     body = ask.body
     if ask.max_new_field == "max_tokens" and body.get("max_tokens") == max_new_tokens and _NO_OTHER_NAME(body.keys()):
         return ask.raw  # what most bodies are, without looking at each name
+    if not ask.max_new_field:
+        return ask.raw  # nothing is generated
     edits = _edits(ask, max_new_tokens)
     if not edits:
         return ask.raw

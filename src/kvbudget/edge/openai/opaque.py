@@ -41,7 +41,7 @@ def responses_prompt(body: dict[str, object]) -> OpaquePrompt:
             raise BadRequestError("input must be a string or a non-empty array of items", "input", "empty_prompt")
         for index, item in enumerate(items):
             _check_kinds(item, _RESPONSE_ITEMS, ("input", index), default="message")
-    tools = _tools(body, _RESPONSE_TOOLS)
+    tools = responses_tools(body)
     instructions = fields.string(body, "instructions") or ""
     text, kwargs = fields.json_object(body, "text"), _template_kwargs(body)
 
@@ -67,7 +67,7 @@ def messages_prompt(body: dict[str, object]) -> OpaquePrompt:
             _check_content(content, _MESSAGE_BLOCKS, ("messages", index, "content"))
     system = body.get("system")
     _check_content(system, _MESSAGE_BLOCKS, ("system",))
-    tools = _tools(body, _MESSAGE_TOOLS)
+    tools = messages_tools(body)
     kwargs, output = _template_kwargs(body), fields.json_object(body, "output_config")
     # A turn with several tool results becomes one message for each of them.
     blocks = sum(len(content) for message in messages if isinstance(content := message.get("content"), list))
@@ -81,6 +81,12 @@ def messages_prompt(body: dict[str, object]) -> OpaquePrompt:
 
 def generate_prompt(body: dict[str, object]) -> OpaquePrompt:
     """Bound of a TGI `/generate` body: raw text, no template."""
+    inputs = generate_text(body)
+    return OpaquePrompt(lambda: text_bound(inputs), 0)
+
+
+def generate_text(body: dict[str, object]) -> str:
+    """The `inputs` of a TGI `/generate` body. Raises BadRequestError."""
     for name in _OTHER_GENERATE:
         fields.refuse(body, name, "an engine could run it in place of inputs")
     inputs = fields.string(body, "inputs")
@@ -90,7 +96,17 @@ def generate_prompt(body: dict[str, object]) -> OpaquePrompt:
         # TGI 3 reads Markdown images inside the text (router/src/validation.rs).
         raise BadRequestError("inputs holds a Markdown image; images are not bounded by this gate", "inputs",
                               "unsupported_content_part")  # fmt: skip
-    return OpaquePrompt(lambda: text_bound(inputs), 0)
+    return inputs
+
+
+def responses_tools(body: dict[str, object]) -> tuple[dict[str, object], ...] | None:
+    """Tools of a `/v1/responses` body; a server's own are refused. Raises BadRequestError."""
+    return _tools(body, _RESPONSE_TOOLS)
+
+
+def messages_tools(body: dict[str, object]) -> tuple[dict[str, object], ...] | None:
+    """Tools of a `/v1/messages` body; a server's own are refused. Raises BadRequestError."""
+    return _tools(body, _MESSAGE_TOOLS)
 
 
 def _template_kwargs(body: dict[str, object]) -> dict[str, object] | None:

@@ -18,10 +18,10 @@ _LARGEST = 2**53
 
 
 class Usage(NamedTuple):
-    """Tokens as the engine counted them. `cached_tokens` is part of `prompt_tokens`; None: not told."""
+    """Tokens as the engine counted them; None: not told. `cached_tokens` is part of `prompt_tokens`."""
 
-    prompt_tokens: Tokens
-    completion_tokens: Tokens
+    prompt_tokens: Tokens | None
+    completion_tokens: Tokens | None
     cached_tokens: Tokens | None
 
 
@@ -126,9 +126,8 @@ def _is_count(value: object) -> bool:
 
 
 def _usage(counts: dict[str, int]) -> Usage | None:
-    if "prompt" not in counts:
-        return None
-    cached = counts.get("cached")
-    return Usage(
-        Tokens(counts["prompt"]), Tokens(counts.get("completion", 0)), None if cached is None else Tokens(cached)
-    )
+    prompt, completion, cached = counts.get("prompt"), counts.get("completion"), counts.get("cached")
+    if prompt is None:
+        # The last event of Anthropic's own streams tells the output alone; the prompt's was the first.
+        return None if completion is None else Usage(None, Tokens(completion), None)
+    return Usage(Tokens(prompt), Tokens(completion or 0), None if cached is None else Tokens(cached))

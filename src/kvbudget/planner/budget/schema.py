@@ -320,7 +320,7 @@ GATE: Mapping[str, Kind] = {
     "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH, "max_num_seqs": POSITIVE,
     "max_num_batched_tokens": POSITIVE, "policy": _one_of(*POLICIES), "margin_blocks": COUNT, "margin": MARGIN,
     "queue_requests": COUNT, "queue_tokens": LENGTH, "queue_seconds": NUMBER, "slo_ttft": NUMBER,
-    "default_max_tokens": LENGTH,
+    "default_max_tokens": LENGTH, "max_prompt_logprobs_tokens": _whole(0, 10**9),
     "prefix_credit": _one_of("auto", "off", "computed", "scheduled"), "learned_state": TEXT,
     "overload_status": _whole(429, 529), "ledger": _one_of("memory"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,

@@ -1,0 +1,1 @@
+"""The APIs that requests come by: one module for each, one row each in `table.py`."""

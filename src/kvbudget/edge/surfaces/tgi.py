@@ -1,0 +1,66 @@
+"""TGI's `/generate` and `/generate_stream`: what they ask for, and the counts in their answers."""
+
+import re
+
+from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.openai import fields
+from kvbudget.edge.openai.opaque import generate_text
+from kvbudget.edge.openai.prompts import TextPrompt
+from kvbudget.edge.openai.usage import Usage
+from kvbudget.edge.surfaces import members
+from kvbudget.edge.surfaces.ask import Ask, Surface
+from kvbudget.units import Tokens
+
+_GENERATED = re.compile(rb'(?<!\\)"generated_tokens"\s*:\s*([0-9]{1,15})\b')
+_INPUT = re.compile(rb'(?<!\\)"input_length"\s*:\s*([0-9]{1,15})\b')
+
+
+def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
+    """The Ask of a `/generate` body: raw text, no template. Raises BadRequestError.
+
+    `parameters.best_of` multiplies; `truncate` keeps the last tokens of the prompt; `decoder_input_details` asks for
+    logprobs of the prompt; `details` and `top_n_tokens` hold nothing.
+    """
+    members.refuse_smuggled(body)
+    members.no_prompt_logprobs(body)
+    parameters = fields.json_object(body, "parameters") or {}
+    at = "parameters."
+    best_of = fields.integer(parameters, "best_of", 1, members.MAX_SEQUENCES, at) or 1
+    stream = surface is Surface.TGI_GENERATE_STREAM or fields.boolean(body, "stream") or False
+    truncate = fields.integer(parameters, "truncate", 1, at=at)
+    return Ask(
+        surface,
+        None,
+        stream,
+        best_of,
+        members.max_new(parameters, "max_new_tokens", at=at),
+        "parameters.max_new_tokens",
+        TextPrompt((generate_text(body),), add_special_tokens=True),
+        None if truncate is None else Tokens(truncate),
+        body,
+        raw,
+        paced=stream and best_of == 1,
+        prompt_logprobs=fields.boolean(parameters, "decoder_input_details", at) is True,
+    )
+
+
+def usage(tail: bytes, headers: Headers) -> Usage | None:
+    """Counts of an answer: `details` (of the last event, or if the client asked for them), else TGI's own headers."""
+    generated, told = _last(_GENERATED, tail), _last(_INPUT, tail)
+    for name, value in headers:
+        if name == b"x-generated-tokens" and generated is None:
+            generated = _number(value)
+        elif name == b"x-prompt-tokens" and told is None:
+            told = _number(value)
+    if generated is None:
+        return None
+    return Usage(None if told is None else Tokens(told), Tokens(generated), None)
+
+
+def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
+    found = pattern.findall(tail)
+    return int(found[-1]) if found else None
+
+
+def _number(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) < 16 else None

@@ -1,0 +1,34 @@
+"""The table of field reports names tests that exist, and every case once."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "gate-cases.md"
+NUMBERS = (1, 2, 3, 6, 7, 11, 12, 13, 14, 15, 16, 17, 19, 21, 22, 23, 25, 26, 27, 29, 30, 33, 34, 36, 37, 41, 42, 44,
+           46, 48, 50, 51)  # fmt: skip
+CASES = [f"G{number:02}" for number in NUMBERS]
+
+
+def rows() -> dict[str, str]:
+    lines = re.findall(r"^\| (G\d\d) \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    assert len(lines) == len(dict(lines)), "a case stands twice"
+    return dict(lines)
+
+
+def test_every_case_has_a_row() -> None:
+    assert list(rows()) == CASES
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE.read_text())
+    assert len(named) > 30
+    for path, name in named:
+        file = ROOT / path
+        assert file.is_file(), path
+        assert re.search(rf"^def {name}\(", file.read_text(), re.MULTILINE), f"{path}::{name}"
+
+
+def test_a_case_without_a_test_says_that_it_is_not_built() -> None:
+    for case, row in rows().items():
+        assert "::test_" in row or "not built yet" in row, case
