@@ -97,3 +97,11 @@ def test_the_announced_bytes_of_a_chunk_are_known_before_they_come() -> None:
     decoder = ChunkedDecoder()
     assert decoder.feed(b"ffffff\r\nab") == b"ab"
     assert decoder.pending_bytes == 0xFFFFFF - 2
+
+
+@pytest.mark.parametrize(
+    "line", [b"Content-Length: 9", b"transfer-encoding : chunked", b"HOST: b", b"x: a\x7f", b"x: \x01"]
+)
+def test_trailers_hold_no_framing_and_no_control_bytes(line: bytes) -> None:
+    with pytest.raises(ChunkedError, match="bad trailer"):
+        ChunkedDecoder().feed(b"0\r\n" + line + b"\r\n\r\n")

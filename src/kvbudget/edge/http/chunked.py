@@ -9,7 +9,10 @@ import re
 # Extensions are allowed and skipped; a bare CR or LF inside of them is the classical smuggling gap and refused.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?\r\n")
 _SIZE_LINE_BEGUN = re.compile(rb"[0-9A-Fa-f]{0,15}[ \t]*(?:;[^\r\n\0]*)?\r?")
-_TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*\r\n")
+# No control bytes, as in headers; and no framing, which comes too late to be meant (RFC 9110, 6.5.1).
+_TRAILER_LINE = re.compile(
+    rb"(?!(?i:content-length|transfer-encoding|host)[ \t]*:)[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n"
+)
 LINE_BYTES = 4096
 """Longest chunk-size line, extensions included."""
 TRAILER_BYTES = 16384
