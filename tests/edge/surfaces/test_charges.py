@@ -40,8 +40,10 @@ def test_of_many_prompts_so_many_of_the_longest_are_charged_as_a_step_can_hold(g
     assert charges.prefill_only(ASK, lengths(*[11] * 100), gate) == (10,) * 8  # the engine runs no more
 
 
-def test_pairs_are_charged_what_wraps_them(gate: Gate) -> None:
-    assert charges.pairs(ASK, lengths(10), gate) == (10 + charges.PAIR_TOKENS,)
+def test_pairs_are_charged_both_texts_and_what_wraps_them(gate: Gate) -> None:
+    more = charges.PAIR_TOKENS
+    assert charges.pairs(ASK, lengths(10, 1, 3), gate) == (13 + more, 11 + more)
+    assert charges.matched_pairs(ASK, lengths(10, 20, 1, 3), gate) == (23 + more, 11 + more)
 
 
 def test_what_cannot_be_counted_is_charged_as_windows(gate: Gate) -> None:

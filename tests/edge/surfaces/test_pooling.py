@@ -48,10 +48,17 @@ def test_what_cannot_be_counted_is_charged_as_windows(parse: Parse, members: dic
 def test_a_score_is_of_each_pair(parse: Parse) -> None:
     for left, right in (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")):
         ask = parse(Surface.SCORE, **{left: "q", right: ["a", "b"]})
-        assert ask.prompt == TextPrompt(("q\na", "q\nb"), add_special_tokens=True)
+        assert ask.prompt == TextPrompt(("q", "a", "b"), add_special_tokens=True)
         assert (ask.charge, ask.inexact) == (charges.pairs, True)
-    assert parse(Surface.RERANK, query="q", documents="a").prompt == TextPrompt(("q\na",), add_special_tokens=True)
-    assert parse(Surface.SCORE, text_1=["q", "r"], text_2=["a", "b"]).prompt == TextPrompt(("q\na", "r\nb"), True)
+    assert parse(Surface.RERANK, query="q", documents="a").prompt == TextPrompt(("q", "a"), add_special_tokens=True)
+    matched = parse(Surface.SCORE, text_1=["q", "r"], text_2=["a", "b"])
+    assert (matched.prompt, matched.charge) == (TextPrompt(("q", "r", "a", "b"), True), charges.matched_pairs)
+
+
+def test_a_long_query_is_kept_once_however_many_documents_there_are(parse: Parse) -> None:
+    ask = parse(Surface.RERANK, query="q" * 1_000_000, documents=["d"] * 10_000)
+    assert sum(map(len, ask.prompt.texts)) == 1_010_000  # type: ignore[union-attr]
+    assert ask.bounded
 
 
 def test_a_score_of_content_parts_is_charged_as_windows(parse: Parse) -> None:

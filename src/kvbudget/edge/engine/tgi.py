@@ -19,7 +19,8 @@ _STOP_REASON = {FinishReason.STOP: "eos_token", FinishReason.LENGTH: "length"}
 
 def parse(body: dict[str, Any], settings: EngineSettings, *, stream: bool) -> Ask:
     """A /generate or /generate_stream body. Raises ApiError."""
-    inputs, parameters = body.get("inputs"), body.get("parameters") or {}
+    inputs, parameters = body.get("inputs"), body.get("parameters")
+    parameters = {} if parameters is None else parameters
     if not isinstance(inputs, str) or not isinstance(parameters, dict):
         raise ApiError(400, "inputs must be a string and parameters an object.", param="inputs")
     best_of = parameters.get("best_of") or 1

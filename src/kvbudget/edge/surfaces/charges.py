@@ -32,8 +32,17 @@ def prefill_only(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tok
 
 
 def pairs(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, ...]:
-    """As `prefill_only`, of texts that the engine joins or wraps in a way of its model's."""
-    return _held_together([Tokens(length + PAIR_TOKENS) for length in prompts], gate)
+    """As `prefill_only`, of a query (the first prompt) with each of the others, which the engine joins or wraps in a way
+    of its model's."""
+    query, *documents = prompts
+    return _held_together([Tokens(query + length + PAIR_TOKENS) for length in documents], gate)
+
+
+def matched_pairs(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, ...]:
+    """As `pairs`, of as many queries as documents, which follow them in the same order."""
+    half = len(prompts) // 2
+    joined = zip(prompts[:half], prompts[half:], strict=True)
+    return _held_together([Tokens(query + length + PAIR_TOKENS) for query, length in joined], gate)
 
 
 def windows(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, ...]:

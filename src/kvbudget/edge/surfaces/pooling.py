@@ -1,5 +1,7 @@
 """Embeddings, classification, pooling, scores and reranking: prompts that nothing is generated for."""
 
+from typing import cast
+
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
@@ -52,10 +54,10 @@ def parse_pairs(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
         raise BadRequestError(f"{right} holds {count} texts, at most {MAX_INPUTS} are accepted", right)
     if None in queries or None in documents:  # content parts, perhaps images
         return _ask(surface, body, raw, TokenPrompt((1,) * count), charges.windows, inexact=True)
-    if len(queries) == 1:
-        queries *= count
-    texts = tuple([f"{query}\n{document}" for query, document in zip(queries, documents, strict=True)])
-    return _ask(surface, body, raw, TextPrompt(texts, add_special_tokens=True), charges.pairs, inexact=True)
+    # Each text once: joined, a long query with many documents would take the product of their sizes.
+    texts = TextPrompt((*cast("list[str]", queries), *cast("list[str]", documents)), add_special_tokens=True)
+    charge = charges.pairs if len(queries) == 1 else charges.matched_pairs
+    return _ask(surface, body, raw, texts, charge, inexact=True)
 
 
 def usage(tail: bytes, headers: Headers) -> Usage | None:
