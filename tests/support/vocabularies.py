@@ -22,9 +22,7 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "vocabularies"
 # Bump when a builder below changes: folders of an older version are built anew.
 VERSION = 3
 
-QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 O200K = "|".join(
     (

@@ -5,8 +5,6 @@ blocks, `tojson` without HTML escapes, `raise_exception`, `strftime_now`, and th
 """
 
 import json
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -17,9 +15,8 @@ from kvbudget.edge.openai.prompts import ChatPrompt
 from kvbudget.edge.tokens.content_format import reads_parts
 from kvbudget.edge.tokens.conversation import Message, conversation_of, tools_of
 from kvbudget.edge.tokens.fuel import FuelledEnvironment, GenerationBlock, OutOfFuelError, bounded_text, fresh_fuel
+from kvbudget.edge.tokens.rendering import Clock
 from kvbudget.errors import BadConfigError
-
-Clock = Callable[[], datetime]
 
 # Real ones have 0.4 to 15 KB; jinja's compiler is not made for more.
 MAX_TEMPLATE_CHARS = 1024 * 1024
