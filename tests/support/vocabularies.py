@@ -8,8 +8,9 @@ import base64
 import json
 import os
 import shutil
+import struct
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,7 @@ Piece = TypeVar("Piece", str, bytes)
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "vocabularies"
 # Bump when a builder below changes: folders of an older version are built anew.
-VERSION = 3
+VERSION = 5
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
@@ -120,9 +121,11 @@ def _gemma3(folder: Path) -> None:
     # As in the model: everything before the byte pieces, and the last 6,176, are matched whole.
     whole = [*range(238), *range(255_968, 262_144)]
     added = [_added(i, pieces[i], special=i < 4) for i in whole]
-    tokenizer = _sentencepiece_style(
-        pieces, added, normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, begin="<bos>"
-    )
+    # What is matched whole was given to the model's training, with a score above all others.
+    matched = set(whole)
+    scores = [0.0 if i in matched else -float(i) for i in range(len(pieces))]
+    blanks = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    tokenizer = _sentencepiece_style(pieces, scores, added, normalizer=blanks, begin="<bos>")
     tokenizer["pre_tokenizer"] = {
         "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
     }  # fmt: skip
@@ -132,7 +135,7 @@ def _gemma3(folder: Path) -> None:
 def _mistral_v3(folder: Path) -> None:
     """The SentencePiece model of Mistral v3 (as Llama 2's, with control tokens), in the form of tokenizer.json."""
     pieces = _sentencepiece_file(files("mistral_common") / "data" / "mistral_instruct_tokenizer_240323.model.v3")
-    control = [i for i, (_, kind) in enumerate(pieces) if kind in (2, 3, 4)]
+    control = [i for i, (_, kind, _) in enumerate(pieces) if kind in (2, 3, 4)]
     normalizer = {
         "type": "Sequence",
         "normalizers": [
@@ -141,7 +144,8 @@ def _mistral_v3(folder: Path) -> None:
         ],
     }
     added = [_added(i, pieces[i][0]) for i in control]
-    tokenizer = _sentencepiece_style([text for text, _ in pieces], added, normalizer=normalizer, begin="<s>")
+    texts, scores = [text for text, _, _ in pieces], [score for *_, score in pieces]
+    tokenizer = _sentencepiece_style(texts, scores, added, normalizer=normalizer, begin="<s>")
     _save(folder, tokenizer, {"bos_token": "<s>", "eos_token": "</s>"})
 
 
@@ -190,15 +194,15 @@ def _byte_level(
             "type": "BPE",
             "ignore_merges": ignore_merges,
             "vocab": {spelled[token]: rank for token, rank in ranks.items()},
-            "merges": [[spelled[left], spelled[right]] for left, right in _merges(ranks, ranks.keys())],
+            "merges": [[spelled[left], spelled[right]] for left, right in _merges(ranks, range(len(ranks)))],
         },
     }
 
 
 def _sentencepiece_style(
-    pieces: list[str], added: list[dict[str, object]], *, normalizer: object, begin: str
+    pieces: list[str], scores: list[float], added: list[dict[str, object]], *, normalizer: object, begin: str
 ) -> dict[str, object]:
-    """BPE over whole text with byte fallback; in these models a piece's id tells when it is merged."""
+    """BPE over whole text with byte fallback; the highest score is merged first."""
     ids = {piece: i for i, piece in enumerate(pieces)}
     single = [{"SpecialToken": {"id": begin, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     return {
@@ -219,18 +223,19 @@ def _sentencepiece_style(
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": ids,
-            "merges": [list(pair) for pair in _merges(ids, ids.keys())],
+            "merges": [list(pair) for pair in _merges(ids, [-score for score in scores])],
         },
     }
 
 
-def _merges(ranks: dict[Piece, int], tokens: Iterable[Piece]) -> list[tuple[Piece, Piece]]:
-    """Every way to make a token of two others, by the token's rank, then by those of the two."""
+def _merges(ids: dict[Piece, int], ranks: Sequence[float]) -> list[tuple[Piece, Piece]]:
+    """Every way to make a token of two others: the lowest rank first (by id), then the longest beginning."""
     merges = []
-    for token in tokens:
+    for token, number in ids.items():
         pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
-        known = [pair for pair in pairs if pair[0] in ranks and pair[1] in ranks]
-        merges += [(ranks[token], ranks[left], ranks[right], left, right) for left, right in known]
+        known = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += [(ranks[number], -len(left), -len(right), left, right) for left, right in known]
     merges.sort(key=lambda merge: merge[:3])
     return [(left, right) for *_, left, right in merges]
 
@@ -252,21 +257,21 @@ def _byte_letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
 
 
-def _sentencepiece_file(file: object) -> list[tuple[str, int]]:
-    """(piece, kind) of each piece of a SentencePiece model; kinds: 1 normal, 2 unknown, 3 control, 4 given, 6 byte."""
+def _sentencepiece_file(file: object) -> list[tuple[str, int, float]]:
+    """(piece, kind, score) of each piece of a SentencePiece model; kinds: 1 normal, 2 unknown, 3 control, 4 given."""
     data = file.read_bytes()  # type: ignore[attr-defined]
     pieces = []
     for number, value in _protobuf(data):
         if number == 1 and isinstance(value, bytes):
             members = dict(_protobuf(value))
-            text, kind = members[1], members.get(3, 1)
+            text, kind, score = members[1], members.get(3, 1), members.get(2, 0.0)
             assert isinstance(text, bytes)
             assert isinstance(kind, int)
-            pieces.append((text.decode(), kind))
+            pieces.append((text.decode(), kind, float(score)))
     return pieces
 
 
-def _protobuf(data: bytes) -> Iterable[tuple[int, bytes | int]]:
+def _protobuf(data: bytes) -> Iterable[tuple[int, bytes | int | float]]:
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -278,8 +283,11 @@ def _protobuf(data: bytes) -> Iterable[tuple[int, bytes | int]]:
             size, at = _varint(data, at)
             yield number, data[at : at + size]
             at += size
+        elif form == 5:
+            yield number, struct.unpack_from("<f", data, at)[0]
+            at += 4
         else:
-            at += {1: 8, 5: 4}[form]
+            at += 8
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

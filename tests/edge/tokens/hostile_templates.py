@@ -38,7 +38,8 @@ TEMPLATES: dict[str, str] = {
     "the same value made unique often": BIG + "{{ ([ns.a] * 100000) | unique | list | length }}",
     "the same value mapped often": BIG + "{{ ([ns.a] * 1000000) | map('upper') | list | length }}",
     "searched often": BIG + "{{ (range(100000) | list * 10) | select('in', [ns.a] * 1000000) | list | length }}",
-    "recursion that branches": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "recursion that branches": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
     "a block that calls itself twice": "{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}",
     "a recursive loop": "{% for a in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
     "a caller in a loop": "{% macro f() %}{% for i in range(9999) %}{{ caller() }}{% endfor %}{% endmacro %}"
@@ -59,7 +60,7 @@ TEMPLATES: dict[str, str] = {
     "indented JSON": "{{ [1] | tojson(indent=100000000) }}",
     "deep indented JSON": "{% set ns = namespace(l=[0] * 100000) %}{% for i in range(150) %}{% set ns.l = [ns.l] %}"
     "{% endfor %}{% for i in range(999) %}{{ ns.l | tojson(indent=8) | length }}{% endfor %}",
-    "numbers that grow": "{% set ns = namespace(a=7) %}{% for i in range(64) %}{% set ns.a = ns.a * ns.a %}{% endfor %}",
+    "numbers that grow": "{% set ns = namespace(a=7) %}{% for i in range(64) %}{% set ns.a = ns.a*ns.a %}{% endfor %}",
     "powers that grow": "{% set ns = namespace(a=7) %}{% for i in range(64) %}{% set ns.a = ns.a ** 64 %}{% endfor %}",
     "sums of lists": "{{ ([range(1000) | list] * 10000) | sum(start=[]) | length }}",
     "split into nothing": "{{ ('a ' * 8000000).split(' ') | length }}",
