@@ -71,6 +71,8 @@ class Gateway:
         self.gate = gate
         # Whether the engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise.
         self.prefix_credit = False
+        # Told of every exact count that the engine's usage could be compared with: (counted, told).
+        self.compared: Callable[[int, int], None] | None = None
         self.backend = backend
         self.metrics = metrics
         self.refuser = refuser
@@ -268,6 +270,8 @@ class Gateway:
                 self.metrics.output_tokens.observe(flow.seen_events)
             return
         self.metrics.output_tokens.observe(usage.completion_tokens)
+        if flow.exact and self.compared is not None:
+            self.compared(flow.prompt_tokens, usage.prompt_tokens)
         if flow.exact and usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(

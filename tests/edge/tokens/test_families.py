@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vocabularies
 from sentencepiece import SentencePieceProcessor
 from splintr import Tokenizer as Splintr
 from tokenizers import Tokenizer
 
+import vocabularies
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.bound import BoundCounter
@@ -27,7 +27,9 @@ FAMILIES = sorted(vocabularies.BUILDERS)
 # (before a message, after it, before the answer): control tokens where each family has them.
 FORMS = {
     "qwen3": ("<|im_start|>{}\n", "<|im_end|>\n", "<|im_start|>assistant\n"),
-    "llama3": ("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+    "llama3": (
+        "<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
     "gpt-oss": ("<|start|>{}<|message|>", "<|end|>", "<|start|>assistant"),
     "deepseek": ("<｜User｜>{}", "<｜end▁of▁sentence｜>", "<｜Assistant｜>"),
     "gemma3": ("<start_of_turn>{}\n", "<end_of_turn>\n", "<start_of_turn>model\n"),
@@ -135,7 +137,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
     monkeypatch.setattr(counter, "max_context", Tokens(8))
     monkeypatch.setattr(counter._vocabulary, "encoded", tokenized)
     monkeypatch.setattr(counter._vocabulary, "encoded_pieces", tokenized)
-    with pytest.raises(BadRequestError, match="maximum context length is 8 tokens.*at least") as caught:
+    with pytest.raises(BadRequestError, match=r"maximum context length is 8 tokens.*at least") as caught:
         counter.count(_ask([{"role": "user", "content": "a b " * 2000}]))
     assert caught.value.code == "context_length_exceeded"
 

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import vocabularies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import (
@@ -25,6 +24,7 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
+import vocabularies
 from kvbudget.edge.openai.ask import Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.count import Count
@@ -33,7 +33,7 @@ from kvbudget.edge.tokens.tokenizer import TokenizerCounter
 
 ENCODING = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
 EFFORTS = {"low": ReasoningEffort.LOW, "medium": ReasoningEffort.MEDIUM, "high": ReasoningEffort.HIGH}
-DATE = datetime(2026, 11, 30)  # noqa: DTZ001 - as the engine takes it, in local time
+DATE = datetime(2026, 11, 30)
 TEXTS = st.text(max_size=20) | st.sampled_from(["<|end|>", "a\nb", "<|start|>system", "naïve 你好", "  ", "it's"])
 TOOL = {"name": "weather", "description": "Of a\nplace", "parameters": {
     "type": "object",
@@ -48,7 +48,7 @@ def _counter() -> TokenizerCounter:
     return TokenizerCounter.load(vocabularies.vocabulary("gpt-oss"), now=lambda: DATE, deadline_s=60)
 
 
-def _ids(messages: list[dict[str, Any]], **members: Any) -> list[int]:
+def _ids(messages: Any, **members: Any) -> list[int]:
     count = _counter().count(parse_ask(Surface.CHAT, json.dumps({"messages": messages, **members}).encode()))
     assert isinstance(count, Count)
     assert count.exact

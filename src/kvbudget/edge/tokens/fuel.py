@@ -116,7 +116,7 @@ class FuelledEnvironment(ImmutableSandboxedEnvironment):
         for name in _NO_GLOBALS:
             self.globals.pop(name)
         for name in list(self.filters):
-            self.filters[name] = _metered(self.filters[name], growth.OF_FILTERS.get(name))  # type: ignore[arg-type]
+            self.filters[name] = _metered(self.filters[name], growth.OF_FILTERS.get(name))
         for name in ("in", "eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan",
                      ">", "ge", ">=", "upper", "lower"):  # fmt: skip
             self.tests[name] = _metered(self.tests[name], None)
@@ -254,7 +254,7 @@ def _finalized(value: Any) -> Any:
     return value
 
 
-def _metered(function: Callable[..., Any], size: Callable[..., int] | None) -> Callable[..., Any]:
+def _metered(function: Any, size: Callable[..., int] | None) -> Callable[..., Any]:
     """A filter or test that pays for what it makes; before, where it can make more than it is given."""
     takes_first = getattr(function, "jinja_pass_arg", None) is not None
 
