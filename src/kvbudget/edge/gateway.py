@@ -76,6 +76,8 @@ class Gateway:
         self.access_log = access_log
         # Whether the engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise.
         self.prefix_credit = False
+        # Told of every exact count that the engine's usage could be compared with: (counted, told).
+        self.compared: Callable[[int, int], None] | None = None
         self.backend = backend
         self.metrics = metrics
         self.refuser = refuser
@@ -357,7 +359,11 @@ class Gateway:
             return
         if usage.completion_tokens is not None:
             self.metrics.output_tokens.observe(usage.completion_tokens)
-        if flow.exact and usage.prompt_tokens is not None and usage.prompt_tokens != flow.prompt_tokens:
+        if not flow.exact or usage.prompt_tokens is None:
+            return
+        if self.compared is not None:
+            self.compared(flow.prompt_tokens, usage.prompt_tokens)
+        if usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(
                 "token drift: counted %s prompt tokens, the engine %s (request %s); the tokenizer or chat template is "

@@ -27,10 +27,9 @@ from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.scrape import EngineReading
-from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Counter, CountFailedError
-from kvbudget.edge.tokens.engine import EngineCounter
-from kvbudget.edge.tokens.tokenizer import TokenizerCounter
+from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context
+from kvbudget.edge.tokens.takeover import WatchedCounter
 from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
@@ -61,6 +60,7 @@ class ServiceSettings:
 
     backend_url: str
     tokenizer: str = "engine"
+    counting: CountingSettings = field(default_factory=CountingSettings)
     pool_blocks: int | None = None
     block_size: int | None = None
     layout: Layout | None = None
@@ -251,6 +251,7 @@ class GateService:
         if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
             log.info("pool: %d usable blocks of %s, context %s", usable, _told_sizes(layout), facts.max_context)
             self.gateway.push(CapacityChanged(layout, Blocks(usable), facts.max_context))
+        heed_context(self.reception.counter, self.gate.max_context)
         self.gateway.prefix_credit = _shares_prompts(settings, pool)
         self.gateway.backend_changed(True)
         self._heed_preemptions(facts.reading)
@@ -291,12 +292,10 @@ class GateService:
         self._fewer = fewer
 
     def _counter(self) -> Counter:
-        name = self.settings.tokenizer
-        if name == "bound":
-            return ThreadedBoundCounter()
-        if name == "engine":
-            return EngineCounter(self._post())
-        return TokenizerCounter.load(name)
+        counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
+        if isinstance(counter, WatchedCounter):
+            self.gateway.compared = counter.heed
+        return counter
 
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
         async def post(path: str, body: bytes) -> tuple[int, bytes]:

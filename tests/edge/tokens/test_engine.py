@@ -80,6 +80,54 @@ def test_a_chat_is_asked_for_with_all_that_changes_its_count(chat: Callable[...,
     ]
 
 
+@pytest.mark.parametrize(
+    ("message", "asked"),
+    [
+        ({"reasoning_content": "hm"}, {"reasoning": "hm"}),
+        ({"reasoning_content": "hm", "reasoning": "so"}, {"reasoning": "so"}),
+        ({"reasoning_content": None}, {}),
+        ({"reasoning": "so"}, {"reasoning": "so"}),
+    ],
+)
+def test_thoughts_are_asked_for_under_the_name_that_tokenize_reads(
+    chat: Callable[..., Ask], message: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    engine = Tokenize(answer=b'{"count": 3}')
+    _count(engine, chat([{"role": "assistant", "content": "a", **message}]))
+    assert engine.asked[0]["messages"] == [{"role": "assistant", "content": "a", **asked}]
+
+
+def test_chats_that_tokenize_renders_otherwise_are_rendered_by_the_engine(chat: Callable[..., Ask]) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    async def render(path: str, body: bytes) -> tuple[int, bytes]:
+        asked.append((path, body))
+        return 200, b'{"token_ids": [7, 8, 9], "sampling_params": {}}'
+
+    ask = chat("hi", model="m")
+
+    async def run() -> Count:
+        pending = EngineCounter(render, render=True).count(ask)
+        assert inspect.isawaitable(pending)
+        return await pending
+
+    assert asyncio.run(run()) == Count((3,), True, [7, 8, 9])  # type: ignore[arg-type]
+    assert asked == [("/v1/chat/completions/render", ask.raw)]
+
+
+def test_an_engine_without_rendering_cannot_count(chat: Callable[..., Ask]) -> None:
+    async def disabled(path: str, body: bytes) -> tuple[int, bytes]:
+        return 403, b'{"error": {"message": "Scale-out endpoints are disabled."}}'
+
+    async def run() -> None:
+        pending = EngineCounter(disabled, render=True).count(chat("hi"))
+        assert inspect.isawaitable(pending)
+        await pending
+
+    with pytest.raises(CountFailedError, match="render answered 403"):
+        asyncio.run(run())
+
+
 def test_prompts_are_asked_for_one_each_in_order_and_bounded_in_number(completions: Callable[..., Ask]) -> None:
     engine = Tokenize()
     texts = [" ".join(["w"] * n) for n in range(1, 41)]

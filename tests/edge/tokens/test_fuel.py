@@ -52,5 +52,5 @@ def test_every_rendering_starts_with_full_fuel(chat: Callable[..., Ask]) -> None
     prompt = chat("hi").prompt
     assert isinstance(prompt, ChatPrompt)
     template = ChatTemplate("{% for a in range(90000) %}{% endfor %}done", {}, datetime.now)
-    for _ in range(fuel.MAX_LOOP_TURNS // 90_000 + 2):
+    for _ in range(fuel.MAX_TURNS // 90_000 + 2):
         assert template.render(prompt, {}) == "done"

@@ -7,6 +7,9 @@ DEFAULTS = {
     "backend": None,
     "embedded_engine": False,
     "tokenizer": "engine",
+    "chat_template": None,
+    "default_chat_template_kwargs": None,
+    "segment_cache": "64MiB",
     "pool_blocks": None,
     "block_size": None,
     "max_context": None,
@@ -59,6 +62,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PATH|engine|bound",
         help="count prompts by a folder's tokenizer.json and chat template, by the engine's /tokenize (default), "
         "or by the proved upper bound from bytes",
+    )
+    where.add_argument(
+        "--chat-template", metavar="FILE", help="with a tokenizer folder: the template that the engine was started with"
+    )
+    where.add_argument(
+        "--default-chat-template-kwargs",
+        metavar="JSON",
+        help="with a tokenizer folder: the template arguments that the engine was started with",
+    )
+    where.add_argument(
+        "--segment-cache",
+        metavar="SIZE",
+        help="with a tokenizer folder: memory for texts that come again, 0 for none (default 64MiB)",
     )
     where.add_argument(
         "--pool-blocks", type=int, metavar="N", help="blocks that requests can use (default: ask the engine)"

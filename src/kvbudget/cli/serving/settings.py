@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from kvbudget.units import Tokens, parse_length, parse_size
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.keys import ApiKey
     from kvbudget.edge.service import ServiceSettings
+    from kvbudget.edge.tokens.counting import CountingSettings
     from kvbudget.planner.budget.record import Document
     from kvbudget.pool.groups import Layout
 
@@ -88,6 +90,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
     return ServiceSettings(
         backend_url=_backend_url(backends[0]) if backends else "",
         tokenizer=args.tokenizer,
+        counting=_counting(args),
         pool_blocks=args.pool_blocks,
         block_size=args.block_size,
         layout=_layout(budget, args),
@@ -122,6 +125,19 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         admin_port=args.admin_port,
         overload_status=args.overload_status,
         server_limits=ServerLimits(body_bytes=parse_size(args.max_body, "--max-body")),
+    )
+
+
+def _counting(args: argparse.Namespace) -> "CountingSettings":
+    """How prompts are counted. Raises BadValueError for what no engine would take."""
+    from kvbudget.edge.tokens.counting import CountingSettings, template_kwargs_of
+    from kvbudget.edge.tokens.folder import text_of
+
+    kwargs = args.default_chat_template_kwargs
+    return CountingSettings(
+        chat_template=None if args.chat_template is None else text_of(Path(args.chat_template)),
+        template_kwargs={} if kwargs is None else template_kwargs_of(kwargs),
+        segment_cache_bytes=parse_size(args.segment_cache, "--segment-cache"),
     )
 
 

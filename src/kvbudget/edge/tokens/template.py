@@ -5,26 +5,33 @@ blocks, `tojson` without HTML escapes, `raise_exception`, `strftime_now`, and th
 """
 
 import json
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from kvbudget.edge.openai.bytebound import json_bound
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.openai.prompts import ChatPrompt
 from kvbudget.edge.tokens.content_format import reads_parts
 from kvbudget.edge.tokens.conversation import Message, conversation_of, tools_of
-from kvbudget.edge.tokens.fuel import FuelledEnvironment, GenerationBlock, OutOfFuelError, bounded_text, fresh_fuel
+from kvbudget.edge.tokens.fuel import (
+    FuelledEnvironment,
+    GenerationBlock,
+    OutOfFuelError,
+    bounded_text,
+    fresh_fuel,
+    pay_for,
+)
+from kvbudget.edge.tokens.rendering import Clock
 from kvbudget.errors import BadConfigError
 
-Clock = Callable[[], datetime]
-
-# Real ones have 0.4 to 15 KB; jinja's compiler is not made for more.
-MAX_TEMPLATE_CHARS = 1024 * 1024
+# Real ones have 0.4 to 30 KB; jinja's compiler is not made for more.
+MAX_TEMPLATE_CHARS = 128 * 1024
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASON_CHARS = 500
+_FORM_CHARS = 200
+_MAX_INDENT = 8
 
 
 class ChatTemplate:
@@ -39,7 +46,8 @@ class ChatTemplate:
         environment = FuelledEnvironment()
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment.globals["strftime_now"] = lambda form: now().strftime(form[:_FORM_CHARS])
+        fresh_fuel()  # jinja evaluates constants while it compiles
         try:
             self._template = environment.from_string(source)
             self.parts = reads_parts(_plain_environment().parse(source))
@@ -65,16 +73,16 @@ class ChatTemplate:
             "tools": tools_of(prompt.tools),
             "add_generation_prompt": prompt.add_generation_prompt,
         }
-        text = self._run(names)
+        text = self._run(names, _chars(chat))
         return text if final is None else _cut_at_tag(text, final)
 
-    def _run(self, names: dict[str, Any]) -> str:
-        fresh_fuel()
+    def _run(self, names: dict[str, Any], request_chars: int) -> str:
+        fresh_fuel(request_chars)
         try:
             return bounded_text(self._template.generate(names))
         except OutOfFuelError as error:
             raise BadRequestError(f"The chat cannot be rendered: {error}", "messages", "chat_template_error") from None
-        except MemoryError:
+        except (MemoryError, BadRequestError):
             raise
         except Exception as error:
             # As vLLM (`safe_apply_chat_template`): whatever goes wrong between this template and this conversation is
@@ -97,6 +105,18 @@ class ChatTemplate:
                 part["text"] = text + _CONTINUE_TAG
                 return text
         raise _cannot_continue("the last message has no text")
+
+
+def _chars(chat: list[Message]) -> int:
+    """Characters of the contents, which a template may copy about."""
+    total = 0
+    for message in chat:
+        content = message.get("content")
+        if isinstance(content, str):
+            total += len(content)
+        elif isinstance(content, list):
+            total += sum(len(text) for part in content if isinstance(text := part.get("text"), str))
+    return total
 
 
 def _cut_at_tag(text: str, final: str) -> str:
@@ -126,6 +146,11 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    pay_for(value)
+    if indent is not None:
+        if not 0 <= indent <= _MAX_INDENT:
+            raise OutOfFuelError(f"tojson may indent by 0 to {_MAX_INDENT}")
+        json_bound(value)  # refuses an absurd depth of members
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

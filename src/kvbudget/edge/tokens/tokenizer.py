@@ -6,29 +6,27 @@ with the bound, and its thread ends by itself: its work is limited by the caps o
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import cast
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
 from kvbudget.edge.openai.bytebound import jsons_bound
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
-from kvbudget.edge.tokens.count import Count, CountFailedError, counted
+from kvbudget.edge.tokens.count import Count, CountFailedError, TokenIds, counted
+from kvbudget.edge.tokens.folder import json_object, renderers_of, told_renderers
 from kvbudget.edge.tokens.limits import MAX_RUN_CHARS, MAX_TEXT_BYTES, check_text
-from kvbudget.edge.tokens.template import ChatTemplate, Clock
-from kvbudget.edge.tokens.vocabulary import Vocabulary
-from kvbudget.errors import BadConfigError
+from kvbudget.edge.tokens.rendering import Clock, Rendered, Renderer
+from kvbudget.edge.tokens.vocabulary import SEGMENT_CACHE_BYTES, Vocabulary
+from kvbudget.units import Tokens
 
 # Body bytes from which a thread counts. fastokens takes 0.1 to 0.4 ms for 24 KB, Hugging Face 9 ms.
 INLINE_BYTES = 24 * 1024
 INLINE_BYTES_WITHOUT_FAST = 2 * 1024
 THREADS = 2
 DEADLINE_S = 0.5
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class TokenizerCounter:
@@ -42,7 +40,7 @@ class TokenizerCounter:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        templates: dict[str, ChatTemplate],
+        renderers: dict[str, Renderer],
         *,
         default_template_kwargs: dict[str, object] | None = None,
         max_text_bytes: int = MAX_TEXT_BYTES,
@@ -51,7 +49,7 @@ class TokenizerCounter:
         inline_bytes: int | None = None,
     ) -> None:
         self._vocabulary = vocabulary
-        self._templates = templates
+        self._renderers = renderers
         self._default_kwargs = default_template_kwargs or {}
         self._max_text_bytes = max_text_bytes
         self._max_run_chars = max_run_chars
@@ -59,7 +57,9 @@ class TokenizerCounter:
         self._inline_bytes = inline_bytes or (INLINE_BYTES if vocabulary.fast else INLINE_BYTES_WITHOUT_FAST)
         self._bound = ThreadedBoundCounter()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="count")
-        self.notes = (*vocabulary.notes, _template_note(templates))
+        self.notes = (*vocabulary.notes, told_renderers(renderers))
+        # The engine's window, once it is known: what cannot fit whatever it says is refused before it is tokenized.
+        self.max_context: Tokens | None = None
 
     @classmethod
     def load(
@@ -70,6 +70,7 @@ class TokenizerCounter:
         chat_template: str | None = None,
         default_template_kwargs: dict[str, object] | None = None,
         deadline_s: float = DEADLINE_S,
+        segment_cache_bytes: int = SEGMENT_CACHE_BYTES,
     ) -> "TokenizerCounter":
         """From a model folder with tokenizer.json. Blocks for a second or two; call it before serving.
 
@@ -77,12 +78,10 @@ class TokenizerCounter:
         print the date. Raises BadConfigError.
         """
         folder = Path(folder)
-        config = _json_object(folder / "tokenizer_config.json")
-        sources = {"default": chat_template} if chat_template is not None else _template_sources(folder, config)
-        special_tokens = _special_tokens(config, folder)
-        templates = {name: ChatTemplate(source, special_tokens, now) for name, source in sources.items()}
-        vocabulary = Vocabulary.load(folder, config)
-        return cls(vocabulary, templates, default_template_kwargs=default_template_kwargs, deadline_s=deadline_s)
+        config = json_object(folder / "tokenizer_config.json")
+        renderers = renderers_of(folder, config, now, chat_template)
+        vocabulary = Vocabulary.load(folder, config, segment_cache_bytes=segment_cache_bytes)
+        return cls(vocabulary, renderers, default_template_kwargs=default_template_kwargs, deadline_s=deadline_s)
 
     @property
     def fast(self) -> bool:
@@ -112,95 +111,56 @@ class TokenizerCounter:
             return bound if isinstance(bound, Count) else await bound
 
     def _count(self, ask: Ask, prompt: ChatPrompt | TextPrompt) -> Count:
+        rendered: tuple[Rendered, ...]
         if isinstance(prompt, TextPrompt):
-            texts = list(prompt.texts)
+            rendered = prompt.texts
         else:
             # Before rendering as well: the template's work grows with what it is given.
             check_text(_contents(prompt), self._max_text_bytes, self._max_run_chars)
             if len(ask.raw) >= INLINE_BYTES:
                 # Refuses what a template that indents JSON would turn into gigabytes; the number is not needed.
                 jsons_bound((prompt.tools, prompt.template_kwargs, prompt.messages))
-            texts = [self._template_for(prompt).render(prompt, self._default_kwargs)]
+            rendered = (self._renderer_for(prompt).render(prompt, self._default_kwargs),)
+        texts = [text for each in rendered for text in ((each,) if isinstance(each, str) else [p.text for p in each])]
         check_text(texts, self._max_text_bytes, self._max_run_chars)
+        self._check_context(ask, rendered)
         try:
-            encoded = [self._vocabulary.encoded(text, special=prompt.add_special_tokens) for text in texts]
+            encoded = [self._encoded(each, special=prompt.add_special_tokens) for each in rendered]
         except Exception as error:
             raise CountFailedError(f"the tokenizer failed: {error}") from error
         token_ids = encoded[0][1] if len(encoded) == 1 else None
         return counted(ask, tuple([length for length, _ in encoded]), exact=True, token_ids=token_ids)
 
-    def _template_for(self, prompt: ChatPrompt) -> ChatTemplate:
+    def _check_context(self, ask: Ask, rendered: tuple[Rendered, ...]) -> None:
+        """Refuse a prompt that is too long for the engine's window however few tokens its text makes."""
+        if self.max_context is None or ask.truncate_prompt_tokens is not None:
+            return
+        for each in rendered:
+            least = self._vocabulary.least
+            tokens = least(each) if isinstance(each, str) else sum(least(piece.text) for piece in each)
+            if tokens > self.max_context:
+                raise BadRequestError(
+                    f"This model's maximum context length is {self.max_context} tokens. However, your prompt contains "
+                    f"at least {tokens} input tokens, by its length alone. Shorten the prompt.",
+                    None,
+                    "context_length_exceeded",
+                )
+
+    def _encoded(self, rendered: Rendered, *, special: bool) -> tuple[int, TokenIds]:
+        if isinstance(rendered, str):
+            return self._vocabulary.encoded(rendered, special=special)
+        return self._vocabulary.encoded_pieces(rendered)
+
+    def _renderer_for(self, prompt: ChatPrompt) -> Renderer:
         """As transformers' `get_chat_template` chooses among named templates."""
-        name = "tool_use" if prompt.tools is not None and "tool_use" in self._templates else "default"
-        template = self._templates.get(name)
-        if template is None:
+        name = "tool_use" if prompt.tools is not None and "tool_use" in self._renderers else "default"
+        renderer = self._renderers.get(name)
+        if renderer is None:
             raise BadRequestError(
                 "This model has no chat template; use /v1/completions", "messages", "chat_template_error"
             )
-        return template
+        return renderer
 
 
 def _contents(prompt: ChatPrompt) -> list[str]:
     return [content for message in prompt.messages if isinstance(content := message.get("content"), str)]
-
-
-def _template_note(templates: dict[str, ChatTemplate]) -> str:
-    if not templates:
-        return "no chat template found: chat requests will be refused"
-    formats = ", ".join(f"{name} ({'parts' if template.parts else 'string'})" for name, template in templates.items())
-    return f"chat template: {formats}"
-
-
-def _template_sources(folder: Path, config: dict[str, object]) -> dict[str, str]:
-    """Where transformers 5 looks: chat_template.jinja and additional_chat_templates/, then the configuration files."""
-    file = folder / "chat_template.jinja"
-    named = {path.stem: _text(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    if file.is_file():
-        named["default"] = _text(file)
-    if named:
-        return named
-    given = config.get("chat_template")
-    if given is None:
-        given = _json_object(folder / "chat_template.json").get("chat_template")
-    if isinstance(given, str):
-        return {"default": given}
-    if isinstance(given, list):
-        given = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
-    if isinstance(given, dict) and all(isinstance(item, str) for pair in given.items() for item in pair):
-        return cast("dict[str, str]", given)
-    if given is not None:
-        raise BadConfigError(f"{folder}: chat_template must be a string or a list of named templates")
-    return {}
-
-
-def _special_tokens(config: dict[str, object], folder: Path) -> dict[str, str]:
-    """`bos_token` and the like, as templates name them: strings, or objects with `content`."""
-    tokens: dict[str, str] = {}
-    older = _json_object(folder / "special_tokens_map.json")
-    for name in _SPECIAL_TOKENS:
-        value = config.get(name, older.get(name))
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str):
-            tokens[name] = value
-    return tokens
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfigError(f"{file} cannot be read: {error}") from error
-
-
-def _json_object(file: Path) -> dict[str, object]:
-    """Empty when the file is not there. Raises BadConfigError when it is damaged."""
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(_text(file))
-    except (ValueError, RecursionError) as error:
-        raise BadConfigError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise BadConfigError(f"{file} must hold a JSON object")
-    return value

@@ -4,6 +4,8 @@ The reference is Hugging Face `tokenizers` on the same tokenizer.json; fastokens
 """
 
 import json
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,35 @@ from fastokens import Tokenizer as FastTokenizer
 from tokenizers import AddedToken, Tokenizer
 
 from kvbudget.edge.tokens.count import TokenIds
+from kvbudget.edge.tokens.least import LowerBound, lower_bound_of
+from kvbudget.edge.tokens.rendering import Piece
 from kvbudget.edge.tokens.selftest import first_difference
 from kvbudget.errors import BadConfigError
 
 # Bytes of one id in the flat buffers of fastokens.
 _ID_BYTES = 4
 _SHOWN_CHARS = 60
+# Bytes of text and ids that fastokens keeps of the segments between added tokens: system prompts, tools and earlier
+# turns come again with every request. It holds the text itself and compares it, so that no made-up text can pass for
+# another, and gives up what was not used for longest.
+SEGMENT_CACHE_BYTES = 64 * 1024 * 1024
 
 
 class Vocabulary:
     """A loaded tokenizer. `fast` tells whether fastokens counts; `notes` what the operator should know."""
 
-    def __init__(self, reference: Tokenizer, fast: FastTokenizer | None, notes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        reference: Tokenizer,
+        fast: FastTokenizer | None,
+        notes: tuple[str, ...],
+        shortest: LowerBound | None = None,
+    ) -> None:
         self._reference = reference
         self._fast = fast
+        self._shortest = shortest
+        self._reference_plain: Tokenizer | None = None
+        self._controls: dict[str, bytes] = {}
         self.notes = notes
 
     @property
@@ -33,10 +50,13 @@ class Vocabulary:
         return self._fast is not None
 
     @classmethod
-    def load(cls, folder: Path, config: dict[str, object]) -> "Vocabulary":
+    def load(
+        cls, folder: Path, config: dict[str, object], *, segment_cache_bytes: int = SEGMENT_CACHE_BYTES
+    ) -> "Vocabulary":
         """From tokenizer.json and the added tokens of tokenizer_config.json. Raises BadConfigError.
 
-        Takes a second or two for real vocabularies, most of it in building the tables.
+        Takes a second or two for real vocabularies (Gemma 3: eight), most of it in building the tables.
+        `segment_cache_bytes` 0: no segment cache.
         """
         file = folder / "tokenizer.json"
         try:
@@ -50,8 +70,14 @@ class Vocabulary:
         if missing:
             reference.add_tokens(missing)
             notes.append(f"{len(missing)} added tokens come from tokenizer_config.json alone")
-        fast, note = _proved_fast(reference)
-        return cls(reference, fast, (*notes, note))
+        text = reference.to_str()
+        layout = json.loads(text)
+        fast, note = _proved_fast(reference, text, layout, segment_cache_bytes)
+        return cls(reference, fast, (*notes, note), lower_bound_of(layout))
+
+    def least(self, text: str) -> int:
+        """Tokens that `text` has at the least, from its length alone; 0 when nothing can be said."""
+        return 0 if self._shortest is None else self._shortest.of(text)
 
     def encoded(self, text: str, *, special: bool) -> tuple[int, TokenIds]:
         """(how many tokens, their ids); `special`: with what the post-processor adds (BOS and the like). Releases the
@@ -61,6 +87,43 @@ class Vocabulary:
             return len(data) // _ID_BYTES, data
         ids = self._reference.encode_batch_fast([text], add_special_tokens=special)[0].ids
         return len(ids), ids
+
+    def encoded_pieces(self, pieces: Sequence[Piece]) -> tuple[int, TokenIds]:
+        """The same for a prompt in pieces: control tokens by their ids, the texts between them without any.
+
+        Raises KeyError for a control token that is not in the vocabulary.
+        """
+        controls = [self._control(piece.control) if piece.control else b"" for piece in pieces]
+        texts = [piece.text for piece in pieces]
+        ids: list[bytes] = []
+        if self._fast is None:
+            encodings = self._plain().encode_batch_fast(texts, add_special_tokens=False)
+            for control, encoding in zip(controls, encodings, strict=True):
+                ids += [control, array("I", encoding.ids).tobytes()]
+        else:
+            data, ends = self._fast.encode_batch_flat(texts, False, True)
+            offsets = array("Q", ends)
+            for index, control in enumerate(controls):
+                ids += [control, data[offsets[index] * _ID_BYTES : offsets[index + 1] * _ID_BYTES]]
+        joined = b"".join(ids)
+        return len(joined) // _ID_BYTES, joined
+
+    def _control(self, token: str) -> bytes:
+        known = self._controls.get(token)
+        if known is None:
+            number = self._reference.token_to_id(token)
+            if number is None:
+                raise KeyError(token)
+            known = self._controls[token] = array("I", [number]).tobytes()
+        return known
+
+    def _plain(self) -> Tokenizer:
+        """The reference that takes control tokens for text."""
+        if self._reference_plain is None:
+            plain = Tokenizer.from_str(self._reference.to_str())
+            plain.encode_special_tokens = True
+            self._reference_plain = plain
+        return self._reference_plain
 
     def length(self, text: str, *, special: bool) -> int:
         """Tokens of `text`."""
@@ -89,17 +152,18 @@ def _missing_tokens(reference: Tokenizer, config: dict[str, object]) -> list[Add
     return missing
 
 
-def _proved_fast(reference: Tokenizer) -> tuple[FastTokenizer | None, str]:
-    text = reference.to_str()
+def _proved_fast(
+    reference: Tokenizer, text: str, layout: dict[str, Any], segment_cache_bytes: int
+) -> tuple[FastTokenizer | None, str]:
     try:
         fast = FastTokenizer.from_json_str(text)
     except Exception as error:
         return None, f"fastokens cannot load this tokenizer ({error}); Hugging Face tokenizers counts"
-    added = [token["content"] for token in json.loads(text).get("added_tokens", [])]
+    fast.enable_segment_cache(segment_cache_bytes)  # before the self-test, which repeats segments
     difference = first_difference(
         lambda text, special: reference.encode_batch_fast([text], add_special_tokens=special)[0].ids,
         lambda text, special: fast.encode(text, special).ids,
-        added,
+        [token["content"] for token in layout.get("added_tokens", [])],
     )
     if difference is not None:
         shown = difference[:_SHOWN_CHARS]
