@@ -122,12 +122,32 @@ def _port_of_ready_line(process: subprocess.Popen[str], log: Path) -> int:
 @contextmanager
 def aiohttp_twin(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
     """A plain aiohttp server with an aiohttp client behind it: what a gateway costs that is written the usual way."""
-    log = folder / "aiohttp.log"
-    command = [sys.executable, str(rig.HERE / "aiohttp_twin.py"), str(engine_port)]
+    with _script("aiohttp twin", ["aiohttp_twin.py", str(engine_port)], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def bare_forwarder(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """The floor: uvloop and httptools, and no gate between them."""
+    with _script("bare forwarder", ["bare_forwarder.py", str(engine_port)], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def blind_forwarder(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+    """Below the floor: uvloop alone, bytes copied from one connection to its other one."""
+    with _script("blind copier", ["bare_forwarder.py", str(engine_port), "--blind"], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def _script(name: str, words: list[str], core: int, folder: Path) -> Iterator[Stack]:
+    log = folder / f"{name}.log"
+    command = [sys.executable, str(rig.HERE / words[0]), *words[1:]]
     with rig.running(command, core, log=log, pipe=True) as process:
-        port = int(rig.first_line(process.stdout, process, "aiohttp twin"))
-        rig.wait_until_answering(port, process, "the aiohttp twin", log)
-        yield Stack("aiohttp twin", port, process.pid)
+        port = int(rig.first_line(process.stdout, process, name))
+        rig.wait_until_answering(port, process, name, log)
+        yield Stack(name, port, process.pid)
 
 
 def _free_port() -> int:
@@ -137,5 +157,6 @@ def _free_port() -> int:
         return port
 
 
-STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "compiled": compiled_gate, "aiohttp": aiohttp_twin}
-ORDER = ("direct", "nginx", "kvbudget gate", "gate, compiled", "aiohttp twin")
+STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "compiled": compiled_gate, "aiohttp": aiohttp_twin,
+          "bare": bare_forwarder, "blind": blind_forwarder}
+ORDER = ("direct", "nginx", "kvbudget gate", "gate, compiled", "aiohttp twin", "bare forwarder", "blind copier")
