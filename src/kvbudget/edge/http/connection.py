@@ -73,6 +73,7 @@ class ClientConnection(asyncio.Protocol):
         "_empty_lines",
         "_exchange",
         "_held_bytes",
+        "_known",
         "_lingered_bytes",
         "_loop",
         "_peer",
@@ -92,6 +93,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.CLOSED
         self._buffer = b""
         self._body: BodyReader | None = None
+        self._known = server.known.last
         self._held_bytes = 0  # of the body that is being read, counted by the server
         self._empty_lines = 0  # before the request at hand
         self._exchange: Exchange | None = None
@@ -213,6 +215,11 @@ class ClientConnection(asyncio.Protocol):
         limits = self._server.limits
         if buffer.startswith(b"\r\n"):
             return self._skip_empty_lines()
+        known = self._known
+        if known is not None:
+            end = known.end_in(buffer)
+            if 0 < end <= limits.header_bytes:
+                return self._take(known.head, known.length, buffer, end)
         stop = buffer.find(HEAD_END)
         if stop > limits.header_bytes - len(HEAD_END) or (stop < 0 and len(buffer) > limits.header_bytes):
             raise HeadError(
@@ -223,9 +230,14 @@ class ClientConnection(asyncio.Protocol):
             self._await_head()
             return False
         head = parse_request_head(buffer[:stop])
-        self._empty_lines = 0
         end = stop + len(HEAD_END)
-        length = head.length
+        self._known = self._server.known.learn(buffer[:end], head)
+        return self._take(head, head.length, buffer, end)
+
+    def _take(self, head: RequestHead, length: int, buffer: bytes, end: int) -> bool:
+        """Goes on behind a head that is read: `length` counts, and not what a head said that was like it."""
+        limits = self._server.limits
+        self._empty_lines = 0
         if length > limits.body_bytes:
             raise too_large(limits.body_bytes)
         if length >= ACCOUNTED_BYTES and not self._server.fits(length):
@@ -236,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         rest = buffer[end:]
         self._buffer = b""
-        self._body = BodyReader(head, limits.body_bytes)
+        self._body = BodyReader(head, limits.body_bytes, length)
         self._state = _BODY
         self._deadline_s = self._loop.time() + limits.body_s
         if rest:
@@ -278,7 +290,7 @@ class ClientConnection(asyncio.Protocol):
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self._state = _BUSY
         self._deadline_s = None
-        exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self)
+        exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self, self._known)
         self._exchange = exchange
         size_bytes = len(body)
         if size_bytes >= ACCOUNTED_BYTES:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kvbudget.edge.http.heads import Framing, RequestHead
 from kvbudget.edge.http.messages import Headers, has_no_body, serialise_response_head
+from kvbudget.edge.http.repeats import KnownRequest
 
 _LOG = logging.getLogger("kvbudget.http")
 _OURS = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
@@ -64,14 +65,16 @@ class Exchange:
 
     __slots__ = (
         "_answered",
+        "_headers",
         "_keep_alive",
         "_sink",
         "body",
         "carrier",
         "gone",
-        "headers",
         "held_bytes",
         "http_1_1",
+        "known",
+        "length",
         "method",
         "on_gone",
         "peer",
@@ -80,10 +83,20 @@ class Exchange:
         "target",
     )
 
-    def __init__(self, head: RequestHead, body: bytes, peer: str, received_ns: int, carrier: Carrier) -> None:
+    def __init__(
+        self,
+        head: RequestHead,
+        body: bytes,
+        peer: str,
+        received_ns: int,
+        carrier: Carrier,
+        known: KnownRequest | None = None,
+    ) -> None:
         self.method = head.method
         self.target = head.target
-        self.headers = head.headers
+        self.known = known  # the head was recognised, or is remembered, as this one
+        self.length = len(body)  # also once it is released
+        self._headers = None if known is not None else head.headers
         self.http_1_1 = head.http_1_1
         self.body = body
         self.peer = peer
@@ -96,6 +109,15 @@ class Exchange:
         self._keep_alive = head.keep_alive
         self._sink: Answering | None = None
         self.carrier = carrier  # a relay writes to it directly
+
+    @property
+    def headers(self) -> Headers:
+        """All headers, names lower-cased, in the order in which they came."""
+        headers = self._headers
+        if headers is None:
+            assert self.known is not None  # noqa: S101 - one of the two is there
+            headers = self._headers = self.known.headers(self.length)
+        return headers
 
     def header(self, name: bytes) -> bytes | None:
         """The value of the first header of that lower-case name, or None."""

@@ -9,6 +9,7 @@ from kvbudget.edge.http.connection import ClientConnection
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import ErrorBody, openai_error_body
+from kvbudget.edge.http.repeats import KnownRequests
 
 __all__ = ["App", "Exchange", "HttpServer", "start_server"]
 
@@ -52,6 +53,7 @@ class HttpServer:
         self.limits = limits
         self.on_error = on_error
         self.draining = False
+        self.known = KnownRequests()
         self.port = 0
         self._loop = loop
         self._buffered_bytes = 0
