@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.messages import Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message, error_body
 from kvbudget.gate.commands import Forward, Reject
@@ -19,6 +19,7 @@ _BOUNDED = (
     " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
     "gate counts exactly with --tokenizer PATH or engine."
 )
+_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 
@@ -201,21 +202,29 @@ def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
     ]
 
 
-def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> Headers:
+_ADMITTED = (
+    b"x-request-id: %b\r\nx-kvbudget-reserved-blocks: %d\r\nx-kvbudget-queue-ms: %d\r\nx-kvbudget-prompt-tokens: %d\r\n"
+    b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %.3fs\r\n"
+)
+_ADMITTED_NAMES = frozenset(line.partition(b":")[0] for line in _ADMITTED.split(b"\r\n")[:-1])
+
+
+def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> OwnLines:
     """What an admitted answer carries: what was promised, and how much of the pool is left."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
     remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    return [
-        (b"x-request-id", request_id),
-        (b"x-kvbudget-reserved-blocks", b"%d" % command.reserved_blocks),
-        (b"x-kvbudget-queue-ms", b"%d" % (command.waited_ns // 1_000_000)),
-        (b"x-kvbudget-prompt-tokens", b"%d" % prompt_tokens),
-        (b"x-ratelimit-limit-tokens", b"%d" % (ledger.capacity_blocks * block_size)),
-        (b"x-ratelimit-remaining-tokens", b"%d" % (remaining * block_size)),
-        (b"x-ratelimit-reset-tokens", b"%.3fs" % reset_s),
-    ]
+    told = (
+        request_id,
+        command.reserved_blocks,
+        command.waited_ns // 1_000_000,
+        prompt_tokens,
+        ledger.capacity_blocks * block_size,
+        remaining * block_size,
+        reset_s,
+    )
+    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told))
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:

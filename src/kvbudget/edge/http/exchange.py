@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvbudget.edge.http.heads import Framing, RequestHead
 from kvbudget.edge.http.messages import Headers, has_no_body, serialise_response_head
 from kvbudget.edge.http.repeats import KnownRequest
 
 _LOG = logging.getLogger("kvbudget.http")
+_CLOSE: Final = b"connection: close\r\n\r\n"
 _OURS = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
 # Up to here one joined write is cheaper than two; above, the copy costs more than the second buffer.
 _JOIN_BYTES = 65536
@@ -185,9 +186,9 @@ class Exchange:
 
     def start(self, status: int, fields: Headers, framing: Framing) -> bytes:
         """The bytes of the head, to be sent by the caller; takes `fields` over. Content-Length, if any, is in them."""
-        keep_alive = self._keep_alive and framing is not _EOF and self.carrier.may_keep_alive
         if framing is _CHUNKED:
             fields.append((b"transfer-encoding", b"chunked"))
+        keep_alive = self._keep_alive and framing is not _EOF and self.carrier.may_keep_alive
         if not keep_alive:
             fields.append((b"connection", b"close"))
         elif not self.http_1_1:
@@ -196,6 +197,14 @@ class Exchange:
         self._keep_alive = keep_alive
         self.started = True
         return head
+
+    def start_known(self) -> bytes:
+        """For a head that the caller has at hand, of a body whose end is told: what it ends with. HTTP/1.1 only."""
+        self.started = True
+        if self._keep_alive and self.carrier.may_keep_alive:
+            return b"\r\n"
+        self._keep_alive = False
+        return _CLOSE
 
     def finish(self, *, keep_alive: bool = True) -> None:
         """The last byte was sent."""

@@ -3,6 +3,7 @@
 import http
 import json
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 Headers = list[tuple[bytes, bytes]]
 """Names lower-cased, values without surrounding blanks, in the order of the wire."""
@@ -49,6 +50,22 @@ DATA_PLANE_CODES: dict[str, int] = {
 
 `upstream_failed` and `request_cancelled` come as an SSE error event too, within a stream whose status is sent already.
 """
+
+
+class OwnLines(NamedTuple):
+    """Headers of ours, as they stand on the wire: `lines` end with CRLF each, `names` are theirs, lower-cased."""
+
+    names: frozenset[bytes]
+    lines: bytes
+
+
+class ClientHeaders(NamedTuple):
+    """The client's own headers, to be forwarded without those named, and with ours behind them."""
+
+    without: frozenset[bytes]
+    own: OwnLines
+
+
 _NEVER_NAMED = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _KEEP_ALIVE_OPTION = frozenset({b"keep-alive"})
@@ -125,6 +142,22 @@ def _serialise(first: bytes, headers: Headers) -> bytes:
     if head.count(_LF) != ends or head.count(_CR) != ends or 0 in head:
         raise ValueError("a header holds CR, LF or NUL")
     return head
+
+
+def fields_of(own: OwnLines) -> Headers:
+    """As headers. Raises ValueError as `check_lines`."""
+    lines = check_lines(own).split(b"\r\n")
+    fields = [line.partition(b": ") for line in lines if line]
+    return [(name, value) for name, _, value in fields]
+
+
+def check_lines(own: OwnLines) -> bytes:
+    """Its lines. Raises ValueError unless they are as many as its names: more would come from inside of a value."""
+    lines = own.lines
+    ends = len(own.names)
+    if lines.count(_LF) != ends or lines.count(_CR) != ends or 0 in lines:
+        raise ValueError("a header holds CR, LF or NUL")
+    return lines
 
 
 def closing_answer(status: int, body: bytes) -> bytes:

@@ -14,7 +14,8 @@ from kvbudget.edge.http.events import EventCounter
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import Framing, ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.http.messages import Headers, end_to_end
+from kvbudget.edge.http.messages import Headers, OwnLines, check_lines, end_to_end, fields_of, serialise_response_head
+from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers, without_length
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
 _LOG = logging.getLogger("kvbudget.http")
@@ -22,7 +23,7 @@ TAIL_BYTES = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
 _TAIL_SLACK_BYTES = 2048
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
-_NONE, _CHUNKED, _EOF = Framing.NONE, Framing.CHUNKED, Framing.EOF
+_NONE, _LENGTH, _CHUNKED, _EOF = Framing.NONE, Framing.LENGTH, Framing.CHUNKED, Framing.EOF
 WITHHELD_BYTES = 1024 * 1024
 """Bytes of a body that is kept for the app instead of being relayed."""
 
@@ -60,7 +61,7 @@ _DONE = RelayOutcome.DONE
 class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a frozen dataclass 0.55
     """What is known at the end.
 
-    `status` and `headers` are the upstream's (None and empty when no head came). `body_tail` are the last 8 KiB of the
+    `status` and `headers` are the upstream's (None and empty when no head came; no Content-Length). `body_tail` are the last 8 KiB of the
     de-chunked body, or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as `EventCounter` does
     (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it failed.
     """
@@ -78,7 +79,7 @@ class Watcher(Protocol):
     """Who follows a relay. Called in the loop's thread; must not block."""
 
     def on_head(self, status: int, headers: Headers) -> bool:
-        """The upstream's head, only to be read. False: do not relay; the body comes in `on_end` (WITHHELD)."""
+        """The upstream's head without Content-Length, only to be read. False: do not relay; the body comes in `on_end` (WITHHELD)."""
 
     def on_events(self, count: int) -> None:
         """`count` > 0 further SSE events passed in this read (text/event-stream only)."""
@@ -97,6 +98,7 @@ class Relay(Transfer):
         "_body_bytes",
         "_counter",
         "_exchange",
+        "_only",
         "_out",
         "_pending",
         "_response_headers",
@@ -112,17 +114,19 @@ class Relay(Transfer):
         method: bytes,
         request: tuple[bytes, ...],
         claim: Claim,
-        response_headers: Headers,
+        response_headers: Headers | OwnLines,
         watcher: Watcher,
         limits: UpstreamLimits,
         loop: asyncio.AbstractEventLoop,
+        answers: KnownAnswers,
     ) -> None:
-        super().__init__(method, request, claim, limits, loop)
+        super().__init__(method, request, claim, limits, loop, answers)
         self._exchange = exchange
         self._response_headers = response_headers
         self._watcher = watcher
         self._send = exchange.carrier.send
-        self._tail = bytearray()
+        self._only = b""  # the body's first read, while there is no other: most answers come in one
+        self._tail: bytearray | None = None
         self._body_bytes = 0
         self._counter: EventCounter | None = None
         self._withheld = False
@@ -157,8 +161,11 @@ class Relay(Transfer):
     def on_head(self, head: ResponseHead, *, alone: bool) -> None:
         """Lets the watcher decide, and makes the client's head."""
         self._exchange.release_body()
+        known = self.known
         try:
-            passes = self._watcher.on_head(head.status, head.headers)
+            passes = self._watcher.on_head(
+                head.status, without_length(head.headers) if known is None else known.headers
+            )
         except Exception:
             _LOG.exception("the watcher of a relay failed")
             self.cancel()
@@ -188,7 +195,9 @@ class Relay(Transfer):
             return
         # A bytearray, because a list of the reads was no faster and takes several times the room when they are small.
         tail = self._tail
-        if size < TAIL_BYTES:
+        if tail is None:
+            self._begin_tail(body)
+        elif size < TAIL_BYTES:
             tail += body
             if len(tail) > TAIL_BYTES + _TAIL_SLACK_BYTES:
                 del tail[:-TAIL_BYTES]
@@ -245,11 +254,34 @@ class Relay(Transfer):
 
     # Details.
 
+    def _begin_tail(self, body: bytes) -> None:
+        """Keeps the first read as it is, and begins to gather with the second."""
+        if not self._only:
+            self._only = body
+        else:
+            tail = self._tail = bytearray(self._only[-TAIL_BYTES:])
+            self._only = b""
+            tail += body[-TAIL_BYTES:]
+
+    def _body_tail(self) -> bytes:
+        tail = self._tail
+        return self._only[-TAIL_BYTES:] if tail is None else bytes(tail[-TAIL_BYTES:])
+
     def _client_head(self, head: ResponseHead) -> bytes:
         own = self._response_headers
-        headers = end_to_end(head.headers, dict(own))
-        headers += own
+        if isinstance(own, OwnLines):
+            known = self.known
+            if known is not None and self._exchange.http_1_1:
+                return self._known_head(known, own)
+            own = fields_of(own)
         framing = head.framing
+        if self.known is None:
+            headers = end_to_end(head.headers, dict(own))
+        else:
+            headers = end_to_end(self.known.headers, dict(own))
+            if framing is _LENGTH:
+                headers.append((b"content-length", b"%d" % self._missing_bytes))
+        headers += own
         if framing is _NONE:
             if head.status == 204:
                 headers = [field for field in headers if field[0] != b"content-length"]
@@ -260,15 +292,30 @@ class Relay(Transfer):
         self._out = framing
         return self._exchange.start(head.status, headers, framing)
 
+    def _known_head(self, known: KnownAnswer, own: OwnLines) -> bytes:
+        """The same, of a head that was made before: of a 200 that has a body, to a client that takes chunks."""
+        kept = known.passed_on.get(own.names)
+        if kept is None:
+            kept = known.passed_on[own.names] = _kept_lines(known, own.names)
+        lines = check_lines(own)
+        if known.head.framing is _LENGTH:
+            self._out = _LENGTH
+            return b"%b%bcontent-length: %d\r\n%b" % (kept, lines, self._missing_bytes, self._exchange.start_known())
+        self._out = _CHUNKED
+        return b"%b%btransfer-encoding: chunked\r\n%b" % (kept, lines, self._exchange.start_known())
+
     def _flush(self) -> None:
         if self._pending:
             pending, self._pending = self._pending, b""
             self._send(pending)
 
     def _keep(self, body: bytes) -> None:
-        self._tail += body
-        if len(self._tail) > WITHHELD_BYTES and self._let_go():
-            del self._tail[WITHHELD_BYTES:]
+        tail = self._tail
+        if tail is None:
+            tail = self._tail = bytearray()
+        tail += body
+        if len(tail) > WITHHELD_BYTES and self._let_go():
+            del tail[WITHHELD_BYTES:]
             self._exchange.give_back()
             self._end(RelayOutcome.WITHHELD, f"the body was cut at {WITHHELD_BYTES} bytes")
 
@@ -279,7 +326,7 @@ class Relay(Transfer):
         if self._counter is not None and self._out is _CHUNKED and fits:
             error = {"message": message, "type": "upstream_error", "param": None, "code": code}
             event = b"data: %s\n\n" % json.dumps({"error": error}).encode()
-            tail = self._tail
+            tail = self._body_tail()
             if tail and not tail.endswith((b"\n\n", b"\r\n\r\n")):
                 event = (b"\n" if tail.endswith(b"\n") else b"\n\n") + event
             self._send(chunk(event) + LAST_CHUNK)
@@ -292,8 +339,8 @@ class Relay(Transfer):
         fields = (
             outcome,
             None if head is None else head.status,
-            [] if head is None else head.headers,
-            bytes(self._tail if self._withheld else self._tail[-TAIL_BYTES:]),
+            self._headers(),
+            bytes(self._tail or b"") if self._withheld else self._body_tail(),
             0 if self._counter is None else self._counter.total,
             self._body_bytes,
             message,
@@ -304,8 +351,18 @@ class Relay(Transfer):
             _LOG.exception("the watcher of a relay failed")
             self._exchange.fail(500, "internal_error", "internal error of the gateway")
 
+    def _headers(self) -> Headers:
+        if self.known is not None:
+            return self.known.headers
+        return [] if self.head is None else without_length(self.head.headers)
+
     def end_at_once(self) -> None:
         """For a client that left before the relay began."""
         if not self.ended:
             self.ended = True
             self._end(RelayOutcome.CLIENT_GONE)
+
+
+def _kept_lines(known: KnownAnswer, names: frozenset[bytes]) -> bytes:
+    """What the client gets of a known head: status line and end-to-end headers but for `names`, no empty line."""
+    return serialise_response_head(known.head.status, end_to_end(known.headers, names))[:-2]

@@ -71,18 +71,23 @@ class KnownRequest(_Known):
 
 
 class KnownAnswer(_Known):
-    """A response head that was read. `passed_on`: the client's head, by which headers are replaced and how framed."""
+    """A response head that was read. `passed_on`: what the client gets of it, by the names that we say instead.
 
-    __slots__ = ("head", "passed_on")
+    `headers` are without the Content-Length, which may be another one each time.
+    """
+
+    __slots__ = ("head", "headers", "passed_on")
 
     def __init__(self, before: bytes, behind: bytes, has_length: bool, head: ResponseHead) -> None:
         super().__init__(before, behind, has_length, head.length)
         self.head = head
-        self.passed_on: dict[object, bytes] = {}
+        self.headers = without_length(head.headers)
+        self.passed_on: dict[frozenset[bytes], bytes] = {}
 
-    def headers(self, length: int) -> Headers:
-        """The headers of the answer that came with that Content-Length."""
-        return _with_length(self.head.headers, length) if self._has_length else self.head.headers
+
+def without_length(headers: Headers) -> Headers:
+    """`headers` without the Content-Length."""
+    return [field for field in headers if field[0] != b"content-length"]
 
 
 def _with_length(headers: Headers, length: int) -> Headers:

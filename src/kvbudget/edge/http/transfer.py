@@ -12,6 +12,7 @@ from typing import Protocol
 from kvbudget.edge.http.chunked import ChunkedDecoder, ChunkedError
 from kvbudget.edge.http.heads import HEAD_END, Framing, HeadError, ResponseHead, parse_response_head
 from kvbudget.edge.http.limits import UpstreamLimits
+from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers
 
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
 _NONE, _CHUNKED = Framing.NONE, Framing.CHUNKED
@@ -58,6 +59,7 @@ class Transfer:
     """One request to the upstream and the reading of its answer."""
 
     __slots__ = (
+        "_answers",
         "_buffer",
         "_head_bytes",
         "_limits",
@@ -72,6 +74,7 @@ class Transfer:
         "decoder",
         "ended",
         "head",
+        "known",
         "lane",
         "method",
         "sent_s",
@@ -85,6 +88,7 @@ class Transfer:
         claim: Claim,
         limits: UpstreamLimits,
         loop: asyncio.AbstractEventLoop,
+        answers: KnownAnswers,
     ) -> None:
         self.method = method
         self.claim = claim
@@ -98,7 +102,9 @@ class Transfer:
         self.sent_s = 0.0  # by the loop's clock, when the request was written
         self.started = False  # a byte of the answer has come: no retry any more
         self.ended = False
-        self.head: ResponseHead | None = None
+        self._answers = answers
+        self.head: ResponseHead | None = None  # its length is that of a head like it where it is known
+        self.known: KnownAnswer | None = None
         self.decoder: ChunkedDecoder | None = None
         self.deadline_s: float | None = None  # set by the pool; none runs while the client does not keep up
         self._buffer = b""
@@ -197,6 +203,13 @@ class Transfer:
             self._request = ()  # no retry from here on, and a stream may live long; its prompt need not
         if self._buffer:
             data = self._buffer + data
+        elif self.method != b"HEAD" and not self._head_bytes:
+            known, end = self._answers.find(data)
+            if known is not None:
+                self.known = known
+                self._missing_bytes = known.length
+                self._begin_body(known.head, data[end:])
+                return
         while True:
             end = data.find(HEAD_END)
             size = end + _END_BYTES if end >= 0 else len(data)
@@ -209,12 +222,18 @@ class Transfer:
                 return
             self._head_bytes += size
             head = parse_response_head(data[:end], self.method)
+            if head.status == 200 and self.method != b"HEAD":
+                self.known = self._answers.learn(data[:size], head)
             data = data[size:]
             if head.status >= 200:
                 break
         self._buffer = b""
-        self.head = head
         self._missing_bytes = head.length
+        self._begin_body(head, data)
+
+    def _begin_body(self, head: ResponseHead, data: bytes) -> None:
+        """The head is read, `data` is what came behind it."""
+        self.head = head
         framing = head.framing
         if framing is _CHUNKED:
             self.decoder = ChunkedDecoder()
@@ -227,6 +246,9 @@ class Transfer:
             return
         elif framing is _CHUNKED:
             self.received(data)
+        elif len(data) == self._missing_bytes:  # whole in one read: what nearly every answer is that is no stream
+            self.on_body(data, data)
+            self._complete(reusable=True)
         else:
             self._read_plain(data)
 

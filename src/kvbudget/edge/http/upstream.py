@@ -8,8 +8,17 @@ from urllib.parse import urlsplit
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.http.messages import Headers, end_to_end, serialise_request_head
+from kvbudget.edge.http.messages import (
+    ClientHeaders,
+    Headers,
+    OwnLines,
+    check_lines,
+    end_to_end,
+    fields_of,
+    serialise_request_head,
+)
 from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
+from kvbudget.edge.http.repeats import KnownAnswers, without_length
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 from kvbudget.edge.http.upstream_pool import UpstreamPool
 from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
@@ -19,6 +28,7 @@ __all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "Upstrea
 CALL_BYTES = 16 * 1024 * 1024
 """Largest body of an answer to `Upstream.request`."""
 _JOIN_BYTES = 65536
+_MOST_UPSTREAMS = 64  # for which one client's head is kept ready
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _CHARGED, _UNCHARGED = Claim.CHARGED, Claim.UNCHARGED
 # Host and length are ours; a 100-continue was answered by the server already.
@@ -46,7 +56,7 @@ class UpstreamError(KvbudgetError):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer to the gate itself; `body` is de-chunked."""
+    """An answer to the gate itself; `headers` are without Content-Length, `body` is de-chunked."""
 
     status: int
     headers: Headers
@@ -64,6 +74,7 @@ class Upstream:
         host, port, self._authority, self._prefix = _parse(url)
         self._limits = limits
         self._loop = asyncio.get_running_loop()
+        self._answers = KnownAnswers()
         self._pool = UpstreamPool(host, port, limits, self._loop)
 
     @property
@@ -82,15 +93,16 @@ class Upstream:
         *,
         method: bytes,
         target: bytes,
-        headers: Headers,
+        headers: Headers | ClientHeaders,
         body: bytes,
-        response_headers: Headers,
+        response_headers: Headers | OwnLines,
         watcher: Watcher,
         charged: bool = True,
     ) -> Relay:
         """Sends the request and lets its answer flow to the exchange's client.
 
-        Hop-by-hop headers, Host and Content-Length are set here. `response_headers` replace the upstream's of the same
+        Hop-by-hop headers, Host and Content-Length are set here. The cheapest way, as nothing is made anew for a head
+        that came before: `ClientHeaders` and `OwnLines`, with `target` and `method` those of the exchange. `response_headers` replace the upstream's of the same
         name. Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part
         of the connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises
         ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is
@@ -98,9 +110,14 @@ class Upstream:
         """
         if (method == b"HEAD") is not (exchange.method == b"HEAD"):
             raise ValueError("HEAD must be relayed as HEAD: the answers have different ends")
-        request = self._request(method, target, headers, body)
+        if isinstance(headers, ClientHeaders):
+            request = self._forwarded(exchange, method, target, headers, body)
+        else:
+            request = self._request(method, target, headers, body)
         claim = _CHARGED if charged else _UNCHARGED
-        relay = Relay(exchange, method, request, claim, response_headers, watcher, self._limits, self._loop)
+        relay = Relay(
+            exchange, method, request, claim, response_headers, watcher, self._limits, self._loop, self._answers
+        )
         if exchange.gone:
             self._loop.call_soon(relay.end_at_once)
         else:
@@ -110,7 +127,7 @@ class Upstream:
 
     async def request(self, method: bytes, target: bytes, headers: Headers, body: bytes, timeout_s: float) -> Response:
         """A small call by the gate itself; the answer is read whole, at most 16 MiB. Raises UpstreamError."""
-        call = _Call(method, self._request(method, target, headers, body), self._limits, self._loop)
+        call = _Call(method, self._request(method, target, headers, body), self._limits, self._loop, self._answers)
         self._pool.submit(call)
         try:
             async with asyncio.timeout(timeout_s):
@@ -127,6 +144,27 @@ class Upstream:
         """Closes all connections; relays under way end as CANCELLED."""
         self._pool.close()
 
+    def _forwarded(
+        self, exchange: Exchange, method: bytes, target: bytes, headers: ClientHeaders, body: bytes
+    ) -> tuple[bytes, ...]:
+        """The request with the client's own headers; of a head that is known, they are made once."""
+        known = exchange.known
+        if known is None or method is not exchange.method or target is not exchange.target:
+            fields = end_to_end(exchange.headers, headers.without)
+            return self._request(method, target, fields + fields_of(headers.own), body)
+        key = (self, headers.without)
+        kept = known.forwarded.get(key)
+        if kept is None:
+            fields = end_to_end(exchange.headers, _REPLACED | headers.without)
+            made = serialise_request_head(method, self._prefix + target, [(b"host", self._authority), *fields])
+            if len(known.forwarded) >= _MOST_UPSTREAMS:
+                known.forwarded.clear()
+            kept = known.forwarded[key] = made[:-2]
+        lines, size = check_lines(headers.own), len(body)
+        if size <= _JOIN_BYTES:
+            return (b"%b%bcontent-length: %d\r\n\r\n%b" % (kept, lines, size, body),)
+        return (b"%b%bcontent-length: %d\r\n\r\n" % (kept, lines, size), body)
+
     def _request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, ...]:
         fields = end_to_end(headers, _REPLACED)
         fields.insert(0, (b"host", self._authority))
@@ -142,9 +180,14 @@ class _Call(Transfer):
     __slots__ = ("_body", "answer")
 
     def __init__(
-        self, method: bytes, request: tuple[bytes, ...], limits: UpstreamLimits, loop: asyncio.AbstractEventLoop
+        self,
+        method: bytes,
+        request: tuple[bytes, ...],
+        limits: UpstreamLimits,
+        loop: asyncio.AbstractEventLoop,
+        answers: KnownAnswers,
     ) -> None:
-        super().__init__(method, request, Claim.OWN, limits, loop)
+        super().__init__(method, request, Claim.OWN, limits, loop, answers)
         self.answer: asyncio.Future[Response] = loop.create_future()
         self._body = bytearray()
 
@@ -160,7 +203,8 @@ class _Call(Transfer):
     def on_complete(self) -> None:
         """Answers."""
         if self.head is not None and not self.answer.done():
-            self.answer.set_result(Response(self.head.status, list(self.head.headers), bytes(self._body)))
+            headers = self.head.headers if self.known is None else self.known.headers
+            self.answer.set_result(Response(self.head.status, without_length(headers), bytes(self._body)))
 
     def on_failure(self, failure: Failure, message: str) -> None:
         """Answers with the error."""
