@@ -44,6 +44,7 @@ log = logging.getLogger("kvbudget.gateway")
 # Only these are streamed with one event per token and sequence.
 _PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 _TICK = Tick()
+_DONE = RelayOutcome.DONE
 SHUTTING_DOWN = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
 # (vLLM 0.32 sends a bare 503), and 408 makes SDKs retry at once.
@@ -219,9 +220,11 @@ class Gateway:
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
-        outcome = _OUTCOMES[end.outcome]
+        ended = end.outcome
+        done = ended is _DONE
+        outcome = Outcome.FINISHED if done else _OUTCOMES[ended]
         output_tokens = cached_tokens = None
-        if outcome is Outcome.FINISHED:
+        if done:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
             else:
@@ -235,12 +238,14 @@ class Gateway:
             flow,
             outcome,
             output_tokens=output_tokens,
-            engine_done=end.outcome in _ENGINE_DONE,
+            engine_done=done or ended in _ENGINE_DONE,
             cached_tokens=cached_tokens,
         )
-        if end.outcome is RelayOutcome.WITHHELD:
+        if done:
+            return
+        if ended is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
-        elif end.outcome in _UNANSWERED and flow.exchange.open:
+        elif ended in _UNANSWERED and flow.exchange.open:
             self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
 
     def end(

@@ -47,7 +47,7 @@ class Reception:
             if surface is None:
                 self._uncharged(exchange, path)
                 return
-        request_id = self.identities.request_id(exchange.headers)
+        request_id = self.identities.request_id_of(exchange)
         if exchange.method != b"POST":
             shown = exchange.method.decode("latin-1")
             plain_error(exchange, 405, f"{shown} is not allowed here; use POST.", request_id, "method_not_allowed")
@@ -68,7 +68,7 @@ class Reception:
         if path == b"/health":
             exchange.respond(200, _JSON, b'{"status":"ok"}')
             return
-        request_id = self.identities.request_id(exchange.headers)
+        request_id = self.identities.request_id_of(exchange)
         if passes(path):
             gateway = self.gateway
             PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
@@ -79,7 +79,7 @@ class Reception:
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
         gate = self.gateway.gate
         try:
-            identity = self.identities.read(exchange.headers, request_id)
+            identity = self.identities.read_of(exchange, request_id)
             ask = parse_ask(surface, exchange.body)
             flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
             if gate.draining or not gate.backend_up:

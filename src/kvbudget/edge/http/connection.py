@@ -60,8 +60,11 @@ class _State(enum.Enum):
 _IDLE, _HEAD, _BODY, _BUSY = _State.IDLE, _State.HEAD, _State.BODY, _State.BUSY
 
 
-class ClientConnection(asyncio.Protocol):
-    """One client connection; made by HttpServer only."""
+class ClientConnection:
+    """One client connection; made by HttpServer only.
+
+    An asyncio.Protocol in all but its base: with that one the compiler makes it an ordinary Python class.
+    """
 
     __slots__ = (
         "_accepted_bytes",

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from kvbudget.edge.http.connection import ClientConnection
 from kvbudget.edge.http.exchange import Exchange
@@ -31,7 +32,8 @@ async def start_server(
     """
     loop = asyncio.get_running_loop()
     server = HttpServer(app, limits, on_error, loop)
-    listener = await loop.create_server(server.new_connection, host, port, backlog=_BACKLOG)
+    protocol = cast("Callable[[], asyncio.Protocol]", server.new_connection)
+    listener = await loop.create_server(protocol, host, port, backlog=_BACKLOG)
     for listening in _sockets(listener):  # accepted sockets inherit these on Linux
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:

@@ -22,8 +22,11 @@ _CHARGED, _UNCHARGED, _OWN = Claim.CHARGED, Claim.UNCHARGED, Claim.OWN
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One keep-alive connection to the origin; carries one transfer at a time."""
+class UpstreamConnection:
+    """One keep-alive connection to the origin; carries one transfer at a time.
+
+    An asyncio.Protocol in all but its base: with that one the compiler makes it an ordinary Python class.
+    """
 
     __slots__ = ("_paused", "_pool", "claim", "idle_since_s", "reused", "transfer", "transport")
 
@@ -57,6 +60,12 @@ class UpstreamConnection(asyncio.Protocol):
         """The connection is over."""
         self._lost(exc)
         self._pool.closed(self)
+
+    def pause_writing(self) -> None:
+        """The origin does not keep up with a request: its body is bounded, and the response limit runs."""
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
 
     def _lost(self, error: Exception | None) -> None:
         transfer, self.transfer = self.transfer, None
@@ -253,7 +262,8 @@ class UpstreamPool:
 
     async def _connect(self, connection: UpstreamConnection, transfer: Transfer) -> None:
         try:
-            await self._loop.create_connection(lambda: connection, self._host, self._port)
+            protocol = cast(asyncio.Protocol, connection)
+            await self._loop.create_connection(lambda: protocol, self._host, self._port)
         except (OSError, UnicodeError) as error:
             transfer.connecting = None
             failure = Failure.NO_CONNECTION if _is_shortage(error) else Failure.UNREACHABLE
