@@ -34,7 +34,9 @@ from kvbudget.units import Blocks, Tokens
 
 BATCH = 200
 BATCHES = 60
-CHUNK = b'%x\r\ndata: {"id":"chatcmpl-bench","object":"chat.completion.chunk","choices":[{"delta":{"content":" w"}}]}\n\n'
+CHUNK = (
+    b'%x\r\ndata: {"id":"chatcmpl-bench","object":"chat.completion.chunk","choices":[{"delta":{"content":" w"}}]}\n\n'
+)
 
 
 class Wire(asyncio.Transport):
@@ -105,7 +107,9 @@ def requests(size: int, stream: bool = False) -> list[bytes]:
     for number in range(32):
         text = f"{number} " + "token " * (size // 6 + number)
         extra = '"stream":true,' if stream else ""
-        body = ('{"model":"mock","max_tokens":16,%s"messages":[{"role":"user","content":"%s"}]}' % (extra, text)).encode()
+        body = (
+            '{"model":"mock","max_tokens":16,%s"messages":[{"role":"user","content":"%s"}]}' % (extra, text)
+        ).encode()
         made.append(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8800\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\nx-mock-chunks: 0\r\nx-mock-pace-us: 0\r\n\r\n%b" % (len(body), body)
@@ -121,7 +125,9 @@ def answers() -> list[bytes]:
             b'"message":{"role":"assistant","content":"the quick brown fox jumps %b"},"finish_reason":"stop"}],"usage":'
             b'{"prompt_tokens":512,"completion_tokens":5,"total_tokens":517}}' % (b"x" * number)
         )
-        made.append(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        made.append(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
     return made
 
 

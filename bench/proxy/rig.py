@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,22 @@ class Load:
     seconds: float
     p50_us: float
     p99_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy)."""
+
+    name: str
+    port: int
+    pid: int | None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def choose_cores() -> Cores:
@@ -194,9 +211,11 @@ def _stat_fields(pid: int) -> list[str]:
         return []
 
 
-def wait_until_answering(port: int, process: subprocess.Popen[str], name: str, log: Path) -> None:
+def wait_until_answering(
+    port: int, process: subprocess.Popen[str], name: str, log: Path, seconds: float = START_SECONDS
+) -> None:
     """Returns when one request through `port` came back; raises RigError with the log's end otherwise."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     load_core = choose_cores().load
     while time.monotonic() < deadline:
         if process.poll() is not None:

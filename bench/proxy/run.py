@@ -104,7 +104,7 @@ def _arguments() -> argparse.Namespace:
 
 def _start(
     names: list[str], engine_port: int, cores: rig.Cores, folder: Path, stack: ExitStack, missing: dict[str, str]
-) -> list[stacks.Stack]:
+) -> list[rig.Stack]:
     """All stacks at once (an idle one costs next to nothing); one that cannot start is reported and left out."""
     running = []
     for name in names:
@@ -116,7 +116,7 @@ def _start(
     return running
 
 
-def _one_round(order: list[stacks.Stack], plan: Plan, cores: rig.Cores, missing: dict[str, str]) -> Round:
+def _one_round(order: list[rig.Stack], plan: Plan, cores: rig.Cores, missing: dict[str, str]) -> Round:
     """Every stack once; one that answers wrongly is left out from here on. Adds latencies over direct."""
     figures: Round = {}
     for stack in order:
@@ -133,7 +133,7 @@ def _one_round(order: list[stacks.Stack], plan: Plan, cores: rig.Cores, missing:
     return figures
 
 
-def _measure(stack: stacks.Stack, plan: Plan, cores: rig.Cores) -> Figures:
+def _measure(stack: rig.Stack, plan: Plan, cores: rig.Cores) -> Figures:
     """All figures of one stack, once. CPU is counted from before the load starts until after it ended."""
     figures: Figures = {"rss_idle_mib": _rss_mib(stack)}
     alone = rig.offer(stack.port, cores.load, rig.Offer(1, plan.latency_s, SMALL_BODY))
@@ -153,7 +153,7 @@ def _measure(stack: stacks.Stack, plan: Plan, cores: rig.Cores) -> Figures:
     return figures
 
 
-def _under_load(stack: stacks.Stack, cores: rig.Cores, asked: rig.Offer) -> tuple[float | None, rig.Load, float | None]:
+def _under_load(stack: rig.Stack, cores: rig.Cores, asked: rig.Offer) -> tuple[float | None, rig.Load, float | None]:
     """CPU seconds of the proxy, what the load saw, the proxy's memory in mid-run (MiB); None without a proxy."""
     memory: list[float | None] = []
     sampler = threading.Timer(asked.seconds * 0.7, lambda: memory.append(_rss_mib(stack)))
@@ -176,7 +176,7 @@ def _rate(count: int, cpu_s: float | None) -> float | None:
     return count / cpu_s if cpu_s else None
 
 
-def _rss_mib(stack: stacks.Stack) -> float | None:
+def _rss_mib(stack: rig.Stack) -> float | None:
     return rig.rss_bytes(stack.pid) / 2**20 if stack.pid else None
 
 

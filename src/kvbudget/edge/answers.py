@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from kvbudget.edge.http.messages import Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
@@ -12,15 +13,15 @@ from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import QueueBound, Refusal
 
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
-_JITTER = 0.25
-_MAX_RETRY_S = 120.0
-UNREACHABLE_RETRY_NS = 5_000_000_000
-_BOUNDED = (
+_JITTER: Final = 0.25
+_MAX_RETRY_S: Final = 120.0
+UNREACHABLE_RETRY_NS: Final = 5_000_000_000
+_BOUNDED: Final = (
     " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
     "gate counts exactly with --tokenizer PATH or engine."
 )
 _new = tuple.__new__  # without the call into Python that a NamedTuple makes first
-_JSON: Headers = [(b"content-type", b"application/json")]
+_JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Answer:
     retry: bool
 
 
-ANSWERS: dict[Refusal, Answer] = {
+ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.CONTEXT_EXCEEDED: Answer(400, "context_length_exceeded", retry=False),
     Refusal.NEVER_FITS: Answer(400, "context_length_exceeded", retry=False),
     Refusal.TOO_MANY_SEQUENCES: Answer(400, "too_many_sequences", retry=False),
@@ -202,11 +203,11 @@ def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
     ]
 
 
-_ADMITTED = (
+_ADMITTED: Final = (
     b"x-request-id: %b\r\nx-kvbudget-reserved-blocks: %d\r\nx-kvbudget-queue-ms: %d\r\nx-kvbudget-prompt-tokens: %d\r\n"
     b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %.3fs\r\n"
 )
-_ADMITTED_NAMES = frozenset(line.partition(b":")[0] for line in _ADMITTED.split(b"\r\n")[:-1])
+_ADMITTED_NAMES: Final = frozenset(line.partition(b":")[0] for line in _ADMITTED.split(b"\r\n")[:-1])
 
 
 def admitted_headers(gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int) -> OwnLines:

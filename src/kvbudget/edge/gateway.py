@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, plain_error
 from kvbudget.edge.backend import Backend
@@ -42,14 +43,14 @@ from kvbudget.units import Blocks, Tokens
 log = logging.getLogger("kvbudget.gateway")
 
 # Only these are streamed with one event per token and sequence.
-_PACED_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
-_TICK = Tick()
-_DONE = RelayOutcome.DONE
-SHUTTING_DOWN = "This gate is shutting down; please try again later."
+_PACED_SURFACES: Final = frozenset({Surface.CHAT, Surface.COMPLETIONS})
+_TICK: Final = Tick()
+_DONE: Final = RelayOutcome.DONE
+SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
 # (vLLM 0.32 sends a bare 503), and 408 makes SDKs retry at once.
-_ENGINE_OVERLOADED = frozenset({429, 503})
-_ENGINE_TIMED_OUT = 408
+_ENGINE_OVERLOADED: Final = frozenset({429, 503})
+_ENGINE_TIMED_OUT: Final = 408
 
 
 class Gateway:
@@ -368,7 +369,7 @@ class Gateway:
         self.push(_TICK)
 
 
-_OUTCOMES: dict[RelayOutcome, Outcome] = {
+_OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
     RelayOutcome.DONE: Outcome.FINISHED,
     RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
     RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
@@ -380,11 +381,11 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
-_BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
-_ENGINE_DONE = frozenset(
+_BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
+_ENGINE_DONE: Final = frozenset(
     {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
 )
-_UNANSWERED = frozenset(
+_UNANSWERED: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
         RelayOutcome.NO_CONNECTION,

@@ -4,26 +4,26 @@ import hashlib
 import re
 from collections.abc import Iterable
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.gate.tenants import ALL_OTHERS
 
-DEFAULT_TENANT = "default"
-OTHER_TENANTS = "other"
+DEFAULT_TENANT: Final = "default"
+OTHER_TENANTS: Final = "other"
 # Every tenant is a metric label; a client that invents names must not be able to blow up the scrape.
-MAX_TENANTS = 256
-_MAX_PRIORITY = 100
+MAX_TENANTS: Final = 256
+_MAX_PRIORITY: Final = 100
 # Each priority is a class of its own, and fairness looks at all of them at every decision. Whoever comes with yet
 # another one is of the nearest class that there is.
-MAX_CLASSES = 16
-_MAX_DEADLINE_MS = 86_400_000
-_NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+MAX_CLASSES: Final = 16
+_MAX_DEADLINE_MS: Final = 86_400_000
+_NAME: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _new = tuple.__new__  # without the call into Python that a NamedTuple makes first
-_INTEGER = re.compile(rb"[+-]?[0-9]{1,9}")
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
 class Identity(NamedTuple):

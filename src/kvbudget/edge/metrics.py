@@ -7,13 +7,14 @@ and one request makes five of them. The exposition itself is prometheus_client's
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvbudget.gate.refusals import Outcome, Refusal
 
-_SECONDS = (
+_SECONDS: Final = (
     0.0001,
     0.00025,
     0.0005,
@@ -33,10 +34,10 @@ _SECONDS = (
     30.0,
     60.0,
 )
-_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+_TOKENS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 
 
-_FRESH = 256
+_FRESH: Final = 256
 
 
 class Histogram:

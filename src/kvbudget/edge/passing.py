@@ -1,6 +1,7 @@
 """An exchange that passes to the engine without a KV charge."""
 
 from collections.abc import Callable
+from typing import Final
 
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
@@ -8,7 +9,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd, RelayOutcome
 
 Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
-_BEFORE_HEAD = frozenset(
+_BEFORE_HEAD: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
         RelayOutcome.NO_CONNECTION,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from itertools import count
+from typing import Final
 
 from kvbudget.edge.answers import bad_request, plain_error
 from kvbudget.edge.flow import Flow, State
@@ -21,8 +22,8 @@ from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.reception")
 
-_UNCOUNTED = Count((Tokens(1),), exact=False)
-_JSON = [(b"content-type", b"application/json")]
+_UNCOUNTED: Final = Count((Tokens(1),), exact=False)
+_JSON: Final = [(b"content-type", b"application/json")]
 
 
 class Reception:

@@ -10,7 +10,7 @@ import enum
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kvbudget.edge.http.body import BodyReader, overloaded, too_large
 from kvbudget.edge.http.exchange import Exchange
@@ -27,22 +27,22 @@ from kvbudget.edge.http.messages import closing_answer
 if TYPE_CHECKING:
     from kvbudget.edge.http.server import HttpServer
 
-_LOG = logging.getLogger("kvbudget.http")
-WRITE_HIGH_BYTES = 65536
-WRITE_LOW_BYTES = 16384
+_LOG: Final = logging.getLogger("kvbudget.http")
+WRITE_HIGH_BYTES: Final = 65536
+WRITE_LOW_BYTES: Final = 16384
 # Requests that a client pipelines behind the one at work; more is left in the kernel.
-_PIPELINED_BYTES = 65536
+_PIPELINED_BYTES: Final = 65536
 # One turn of the loop serves at most so many pipelined requests, then the others' turn comes.
-_REQUESTS_PER_TURN = 32
+_REQUESTS_PER_TURN: Final = 32
 # After a refusal the rest of the request is read and dropped for so long: closing at once would send RST, and that
 # makes many clients lose the answer (nginx's lingering_close).
-_LINGER_S = 5.0
-_LINGER_BYTES = 64 * 1024 * 1024
-EMPTY_LINES = 8
+_LINGER_S: Final = 5.0
+_LINGER_BYTES: Final = 64 * 1024 * 1024
+EMPTY_LINES: Final = 8
 """Empty lines that are skipped before a request; RFC 9112, 2.2, asks for at least one."""
-ACCOUNTED_BYTES = 65536
+ACCOUNTED_BYTES: Final = 65536
 """Bodies from here on count as buffered. Smaller ones, nearly all, are bounded by the number of connections."""
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_CLOSE_WAIT, _TCP_CLOSE = 8, 7  # first byte of Linux' struct tcp_info
 
 
@@ -57,7 +57,10 @@ class _State(enum.Enum):
 
 
 # Read on every request; a member by its class is a slow look-up before Python 3.12.
-_IDLE, _HEAD, _BODY, _BUSY = _State.IDLE, _State.HEAD, _State.BODY, _State.BUSY
+_IDLE: Final = _State.IDLE
+_HEAD: Final = _State.HEAD
+_BODY: Final = _State.BODY
+_BUSY: Final = _State.BUSY
 
 
 class ClientConnection:

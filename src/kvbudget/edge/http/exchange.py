@@ -8,13 +8,15 @@ from kvbudget.edge.http.heads import Framing, RequestHead
 from kvbudget.edge.http.messages import Headers, has_no_body, serialise_response_head
 from kvbudget.edge.http.repeats import KnownRequest
 
-_LOG = logging.getLogger("kvbudget.http")
+_LOG: Final = logging.getLogger("kvbudget.http")
 _CLOSE: Final = b"connection: close\r\n\r\n"
-_OURS = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
+_OURS: Final = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
 # Up to here one joined write is cheaper than two; above, the copy costs more than the second buffer.
-_JOIN_BYTES = 65536
+_JOIN_BYTES: Final = 65536
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
-_LENGTH, _CHUNKED, _EOF = Framing.LENGTH, Framing.CHUNKED, Framing.EOF
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_EOF: Final = Framing.EOF
 
 
 class Answering(Protocol):

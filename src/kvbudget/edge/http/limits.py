@@ -5,13 +5,14 @@ when it is reached and at the latest one sweep (`sweep_s`) later.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvbudget.errors import BadValueError
 from kvbudget.units import KIB, MIB
 
-_SLOWEST_SWEEP_S = 1.0
-_FASTEST_SWEEP_S = 0.02
-UNCHARGED_PART = 4
+_SLOWEST_SWEEP_S: Final = 1.0
+_FASTEST_SWEEP_S: Final = 0.02
+UNCHARGED_PART: Final = 4
 """One connection in so many may carry requests that are not charged."""
 
 

@@ -7,7 +7,7 @@ import asyncio
 import enum
 import json
 import logging
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvbudget.edge.http.chunked import LAST_CHUNK, chunk
 from kvbudget.edge.http.events import EventCounter
@@ -18,13 +18,16 @@ from kvbudget.edge.http.messages import Headers, OwnLines, check_lines, end_to_e
 from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers, without_length
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
-_LOG = logging.getLogger("kvbudget.http")
-TAIL_BYTES = 8192
+_LOG: Final = logging.getLogger("kvbudget.http")
+TAIL_BYTES: Final = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
-_TAIL_SLACK_BYTES = 2048
+_TAIL_SLACK_BYTES: Final = 2048
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
-_NONE, _LENGTH, _CHUNKED, _EOF = Framing.NONE, Framing.LENGTH, Framing.CHUNKED, Framing.EOF
-WITHHELD_BYTES = 1024 * 1024
+_NONE: Final = Framing.NONE
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_EOF: Final = Framing.EOF
+WITHHELD_BYTES: Final = 1024 * 1024
 """Bytes of a body that is kept for the app instead of being relayed."""
 
 
@@ -47,7 +50,7 @@ class RelayOutcome(enum.Enum):
     """By `Relay.cancel`; the app has to respond when `exchange.open` is true."""
 
 
-_BEFORE_HEAD = {
+_BEFORE_HEAD: Final = {
     Failure.NO_CONNECTION: RelayOutcome.NO_CONNECTION,
     Failure.UNREACHABLE: RelayOutcome.UNREACHABLE,
     Failure.BROKEN: RelayOutcome.BROKEN_BEFORE_HEAD,
@@ -55,15 +58,16 @@ _BEFORE_HEAD = {
 }
 
 
-_DONE = RelayOutcome.DONE
+_DONE: Final = RelayOutcome.DONE
 
 
 class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a frozen dataclass 0.55
     """What is known at the end.
 
-    `status` and `headers` are the upstream's (None and empty when no head came; no Content-Length). `body_tail` are the last 8 KiB of the
-    de-chunked body, or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as `EventCounter` does
-    (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it failed.
+    `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
+    are the last 8 KiB of the de-chunked body, or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as
+    `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it
+    failed.
     """
 
     outcome: RelayOutcome
@@ -79,7 +83,8 @@ class Watcher(Protocol):
     """Who follows a relay. Called in the loop's thread; must not block."""
 
     def on_head(self, status: int, headers: Headers) -> bool:
-        """The upstream's head without Content-Length, only to be read. False: do not relay; the body comes in `on_end` (WITHHELD)."""
+        """The upstream's head without Content-Length, only to be read. False: do not relay; the body comes in `on_end`
+        (WITHHELD)."""
 
     def on_events(self, count: int) -> None:
         """`count` > 0 further SSE events passed in this read (text/event-stream only)."""

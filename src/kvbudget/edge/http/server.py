@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from kvbudget.edge.http.connection import ClientConnection
 from kvbudget.edge.http.exchange import Exchange
@@ -17,10 +17,10 @@ __all__ = ["App", "Exchange", "HttpServer", "start_server"]
 App = Callable[[Exchange], None]
 """Called as soon as a request is whole. It answers, now or later; what it raises becomes a 500."""
 
-_LOG = logging.getLogger("kvbudget.http")
-_BACKLOG = 1024
+_LOG: Final = logging.getLogger("kvbudget.http")
+_BACKLOG: Final = 1024
 # A client that lost power sends nothing: probes find it within about two minutes, also while it waits in a queue.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
 
 async def start_server(

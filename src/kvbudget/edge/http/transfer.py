@@ -7,7 +7,7 @@ or cancelled.
 import asyncio
 import enum
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvbudget.edge.http.chunked import ChunkedDecoder, ChunkedError
 from kvbudget.edge.http.heads import HEAD_END, Framing, HeadError, ResponseHead, parse_response_head
@@ -15,11 +15,12 @@ from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers
 
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
-_NONE, _CHUNKED = Framing.NONE, Framing.CHUNKED
-HEAD_BYTES = 65536
+_NONE: Final = Framing.NONE
+_CHUNKED: Final = Framing.CHUNKED
+HEAD_BYTES: Final = 65536
 """Largest head of an upstream's answer, interim (1xx) heads included."""
-_END_BYTES = len(HEAD_END)
-_NEVER_S = math.inf
+_END_BYTES: Final = len(HEAD_END)
+_NEVER_S: Final = math.inf
 
 
 class Failure(enum.Enum):

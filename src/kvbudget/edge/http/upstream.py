@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from kvbudget.edge.http.exchange import Exchange
@@ -25,18 +25,19 @@ from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
 
 __all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "UpstreamError", "UpstreamLimits", "Watcher"]
 
-CALL_BYTES = 16 * 1024 * 1024
+CALL_BYTES: Final = 16 * 1024 * 1024
 """Largest body of an answer to `Upstream.request`."""
-_JOIN_BYTES = 65536
-_MOST_UPSTREAMS = 64  # for which one client's head is kept ready
+_JOIN_BYTES: Final = 65536
+_MOST_UPSTREAMS: Final = 64  # for which one client's head is kept ready
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
-_CHARGED, _UNCHARGED = Claim.CHARGED, Claim.UNCHARGED
+_CHARGED: Final = Claim.CHARGED
+_UNCHARGED: Final = Claim.UNCHARGED
 # Host and length are ours; a 100-continue was answered by the server already.
-_REPLACED = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
+_REPLACED: Final = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
 
 
 ErrorKind = Literal["no_connection", "unreachable", "timeout", "broken"]
-_KINDS: dict[Failure, ErrorKind] = {
+_KINDS: Final[dict[Failure, ErrorKind]] = {
     Failure.NO_CONNECTION: "no_connection",
     Failure.UNREACHABLE: "unreachable",
     Failure.TIMEOUT: "timeout",
@@ -101,12 +102,14 @@ class Upstream:
     ) -> Relay:
         """Sends the request and lets its answer flow to the exchange's client.
 
-        Hop-by-hop headers, Host and Content-Length are set here. The cheapest way, as nothing is made anew for a head
-        that came before: `ClientHeaders` and `OwnLines`, with `target` and `method` those of the exchange. `response_headers` replace the upstream's of the same
-        name. Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part
-        of the connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises
-        ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is
-        answered already; then the watcher hears nothing.
+        Hop-by-hop headers, Host and Content-Length are set here. `response_headers` replace the upstream's of the same
+        name. The cheapest way, as nothing is made anew for a head that came before: `ClientHeaders` and `OwnLines`,
+        with `target` and `method` those of the exchange.
+
+        Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part of the
+        connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises ValueError
+        for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is answered
+        already; then the watcher hears nothing.
         """
         if (method == b"HEAD") is not (exchange.method == b"HEAD"):
             raise ValueError("HEAD must be relayed as HEAD: the answers have different ends")

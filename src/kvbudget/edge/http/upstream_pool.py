@@ -10,16 +10,18 @@ import errno
 import logging
 import socket
 from collections import deque
-from typing import cast
+from typing import Final, cast
 
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
-_LOG = logging.getLogger("kvbudget.http")
+_LOG: Final = logging.getLogger("kvbudget.http")
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
-_CHARGED, _UNCHARGED, _OWN = Claim.CHARGED, Claim.UNCHARGED, Claim.OWN
+_CHARGED: Final = Claim.CHARGED
+_UNCHARGED: Final = Claim.UNCHARGED
+_OWN: Final = Claim.OWN
 # Our own machine's shortage. EADDRNOTAVAIL is not among them: it also comes for ::1 where there is no IPv6.
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class UpstreamConnection:

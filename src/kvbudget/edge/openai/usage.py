@@ -60,8 +60,9 @@ def _of_json(tail: bytes) -> Usage | None:
     if type(document) is dict and type(usage := document.get("usage")) is dict:
         prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
         plain = "prompt_tokens_details" not in usage and "input_tokens_details" not in usage
-        if plain and _is_count(prompt) and _is_count(completion):  # what most answers say
-            return Usage(prompt, completion, None)
+        if plain and type(prompt) is int and type(completion) is int and 0 <= prompt <= _LARGEST >= completion >= 0:
+            # What most answers say, and nothing else needs to be looked for.
+            return Usage(Tokens(prompt), Tokens(completion), None)
     return _usage(_counts(document))
 
 
