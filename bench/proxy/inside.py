@@ -107,9 +107,7 @@ def requests(size: int, stream: bool = False) -> list[bytes]:
     for number in range(32):
         text = f"{number} " + "token " * (size // 6 + number)
         extra = '"stream":true,' if stream else ""
-        body = (
-            '{"model":"mock","max_tokens":16,%s"messages":[{"role":"user","content":"%s"}]}' % (extra, text)
-        ).encode()
+        body = f'{{"model":"mock","max_tokens":16,{extra}"messages":[{{"role":"user","content":"{text}"}}]}}'.encode()
         made.append(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8800\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\nx-mock-chunks: 0\r\nx-mock-pace-us: 0\r\n\r\n%b" % (len(body), body)

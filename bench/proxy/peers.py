@@ -132,7 +132,11 @@ def litellm(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     port = rig.free_port()
     command = [str(installed("litellm") / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
-    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    environment = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
     with _peer("litellm", command, port, core, folder, environment, start_seconds=90) as stack:
         yield stack
 

@@ -53,11 +53,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy)."""
+    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy).
+
+    `admin`: where the gate tells of itself."""
 
     name: str
     port: int
     pid: int | None
+    admin: str = ""
 
 
 def free_port() -> int:

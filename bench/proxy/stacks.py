@@ -90,20 +90,21 @@ def _gate(name: str, environment: dict[str, str], engine_port: int, core: int, f
         sys.executable, "-m", "kvbudget", "serve",
         "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", "bound",
         "--pool-blocks", str(rig.NUM_GPU_BLOCKS), "--block-size", str(rig.BLOCK_SIZE),
-        "--max-context", str(rig.MAX_MODEL_LEN), "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
+        "--max-context", str(rig.MAX_MODEL_LEN), "--max-num-seqs", "20000",
+        "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
     ]
     # fmt: on
     log = folder / f"{name}.log"
     with rig.running(command, core, log=log, pipe=True, environment=environment) as process:
-        port = _port_of_ready_line(process, log)
+        port, admin = _ports_of_ready_line(process, log)
         rig.wait_until_answering(port, process, "the gate", log)
-        yield rig.Stack(name, port, process.pid)
+        yield rig.Stack(name, port, process.pid, admin)
 
 
-def _port_of_ready_line(process: subprocess.Popen[str], log: Path) -> int:
+def _ports_of_ready_line(process: subprocess.Popen[str], log: Path) -> tuple[int, str]:
     try:
         ready = json.loads(rig.first_line(process.stdout, process, "kvbudget serve"))
-        return int(str(ready["gate"]).rstrip("/").rpartition(":")[2])
+        return int(str(ready["gate"]).rstrip("/").rpartition(":")[2]), str(ready["admin"]).rstrip("/")
     except (rig.RigError, ValueError, KeyError) as error:
         end = log.read_text()[-2000:]
         raise rig.RigError(f"kvbudget serve gave no ready line ({error}); the end of its log:\n{end}") from None
@@ -150,6 +151,6 @@ STACKS: dict[str, peers.Start] = {
     "aiohttp": aiohttp_twin,
     **peers.PEERS,
 }
-ORDER = (
-    "direct", "nginx", "kvbudget gate", "gate, compiled", "bare forwarder", "blind copier", *peers.PEERS, "aiohttp twin",
-)  # fmt: skip
+OURS = ("kvbudget gate", "gate, compiled")
+FLOOR = ("bare forwarder", "blind copier")
+ORDER = ("direct", "nginx", *OURS, *FLOOR, *peers.PEERS, "aiohttp twin")

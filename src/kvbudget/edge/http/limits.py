@@ -57,7 +57,7 @@ class ServerLimits:
 class UpstreamLimits:
     """What one engine may cost. Raises BadValueError when a limit is not positive."""
 
-    connections: int = 4096
+    connections: int = 8192
     """Open connections to the origin that carry relays; further ones wait, at most `connect_s`."""
     uncharged_waiting: int = 256
     """Relays without a charge that may wait for a connection; one more ends as NO_CONNECTION."""

@@ -21,7 +21,9 @@ from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 _LOG: Final = logging.getLogger("kvbudget.http")
 TAIL_BYTES: Final = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
-_TAIL_SLACK_BYTES: Final = 2048
+STREAM_TAIL_BYTES: Final = 2048
+"""The same of an event stream: it lives long, so what it holds counts, and an event with a usage takes 400 bytes."""
+_SLACK_PART: Final = 4
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
 _NONE: Final = Framing.NONE
 _LENGTH: Final = Framing.LENGTH
@@ -65,7 +67,7 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     """What is known at the end.
 
     `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
-    are the last 8 KiB of the de-chunked body, or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as
+    are the last 8 KiB of the de-chunked body (2 KiB of an event stream), or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as
     `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it
     failed.
     """
@@ -109,6 +111,7 @@ class Relay(Transfer):
         "_response_headers",
         "_send",
         "_tail",
+        "_tail_bytes",
         "_watcher",
         "_withheld",
     )
@@ -132,6 +135,7 @@ class Relay(Transfer):
         self._send = exchange.carrier.send
         self._only = b""  # the body's first read, while there is no other: most answers come in one
         self._tail: bytearray | None = None
+        self._tail_bytes = TAIL_BYTES
         self._body_bytes = 0
         self._counter: EventCounter | None = None
         self._withheld = False
@@ -180,6 +184,7 @@ class Relay(Transfer):
             return
         if head.event_stream:
             self._counter = EventCounter()
+            self._tail_bytes = STREAM_TAIL_BYTES
         if not passes:
             self._withheld = True
             return
@@ -202,12 +207,14 @@ class Relay(Transfer):
         tail = self._tail
         if tail is None:
             self._begin_tail(body)
-        elif size < TAIL_BYTES:
-            tail += body
-            if len(tail) > TAIL_BYTES + _TAIL_SLACK_BYTES:
-                del tail[:-TAIL_BYTES]
         else:
-            tail[:] = body[-TAIL_BYTES:]
+            most = self._tail_bytes
+            if size < most:
+                tail += body
+                if len(tail) > most + most // _SLACK_PART:
+                    del tail[:-most]
+            else:
+                tail[:] = body[-most:]
         if self._out is not _CHUNKED:
             raw = body
         elif self.decoder is None:
@@ -264,13 +271,14 @@ class Relay(Transfer):
         if not self._only:
             self._only = body
         else:
-            tail = self._tail = bytearray(self._only[-TAIL_BYTES:])
+            most = self._tail_bytes
+            self._tail = bytearray((self._only + body)[-most:])
             self._only = b""
-            tail += body[-TAIL_BYTES:]
 
     def _body_tail(self) -> bytes:
         tail = self._tail
-        return self._only[-TAIL_BYTES:] if tail is None else bytes(tail[-TAIL_BYTES:])
+        most = self._tail_bytes
+        return self._only[-most:] if tail is None else bytes(tail[-most:])
 
     def _client_head(self, head: ResponseHead) -> bytes:
         own = self._response_headers
