@@ -35,12 +35,18 @@ class Identity(NamedTuple):
     deadline_ns: int | None = None  # from its arrival
 
 
-class _Said(NamedTuple):
-    """What a head says that comes again and again: the client's own request id if it names one, and the rest."""
+class _Said:
+    """What a head says that comes again and again: the client's own request id if it names one, and the rest.
 
-    by: object  # as long as the same tenants and classes are expected
-    request_id: bytes | None
-    identity: Identity | None  # None: it is refused, each time anew
+    `by`: as long as the same tenants and classes are expected. Without `identity` it is refused, each time anew.
+    """
+
+    __slots__ = ("by", "identity", "request_id")
+
+    def __init__(self, by: object, request_id: bytes | None, identity: Identity | None) -> None:
+        self.by = by
+        self.request_id = request_id
+        self.identity = identity
 
 
 class Identities:

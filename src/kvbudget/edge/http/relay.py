@@ -3,7 +3,6 @@
 The hot path is `on_body`: one read from the upstream is one write to the client, without task, queue or re-framing.
 """
 
-import asyncio
 import enum
 import json
 import logging
@@ -13,10 +12,9 @@ from kvbudget.edge.http.chunked import LAST_CHUNK, chunk
 from kvbudget.edge.http.events import EventCounter
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import Framing, ResponseHead
-from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers, OwnLines, check_lines, end_to_end, fields_of, serialise_response_head
-from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers, without_length
-from kvbudget.edge.http.transfer import Claim, Failure, Transfer
+from kvbudget.edge.http.repeats import KnownAnswer, without_length
+from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 
 _LOG: Final = logging.getLogger("kvbudget.http")
 TAIL_BYTES: Final = 8192
@@ -67,9 +65,9 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     """What is known at the end.
 
     `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
-    are the last 8 KiB of the de-chunked body (2 KiB of an event stream), or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as
-    `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it
-    failed.
+    are the last 8 KiB of the de-chunked body (2 KiB of an event stream), or when WITHHELD all of it up to 1 MiB.
+    `events` counts SSE events as `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes.
+    `message` says in words why it failed.
     """
 
     outcome: RelayOutcome
@@ -124,11 +122,9 @@ class Relay(Transfer):
         claim: Claim,
         response_headers: Headers | OwnLines,
         watcher: Watcher,
-        limits: UpstreamLimits,
-        loop: asyncio.AbstractEventLoop,
-        answers: KnownAnswers,
+        origin: Origin,
     ) -> None:
-        super().__init__(method, request, claim, limits, loop, answers)
+        super().__init__(method, request, claim, origin)
         self._exchange = exchange
         self._response_headers = response_headers
         self._watcher = watcher
@@ -157,7 +153,8 @@ class Relay(Transfer):
     def resume(self) -> None:
         """The client has caught up."""
         if self.lane is not None:
-            self.deadline_s = self._time() + (self._read_stall_s if self.started else self._response_s)
+            origin = self._origin
+            self.deadline_s = origin.time() + (origin.read_stall_s if self.started else origin.response_s)
             self.lane.throttle(paused=False)
 
     def client_gone(self) -> None:

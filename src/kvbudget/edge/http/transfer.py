@@ -56,19 +56,28 @@ class Lane(Protocol):
         """Close now."""
 
 
+class Origin:
+    """What all transfers to one origin share: limits, clock, and the heads that it says again and again."""
+
+    __slots__ = ("answers", "limits", "read_stall_s", "response_s", "time")
+
+    def __init__(self, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.limits = limits
+        self.time = loop.time
+        self.response_s = _NEVER_S if limits.response_s is None else limits.response_s
+        self.read_stall_s = _NEVER_S if limits.read_stall_s is None else limits.read_stall_s
+        self.answers = KnownAnswers()
+
+
 class Transfer:
     """One request to the upstream and the reading of its answer."""
 
     __slots__ = (
-        "_answers",
         "_buffer",
         "_head_bytes",
-        "_limits",
         "_missing_bytes",
-        "_read_stall_s",
+        "_origin",
         "_request",
-        "_response_s",
-        "_time",
         "claim",
         "connecting",
         "deadline_s",
@@ -87,23 +96,17 @@ class Transfer:
         method: bytes,
         request: tuple[bytes, ...],
         claim: Claim,
-        limits: UpstreamLimits,
-        loop: asyncio.AbstractEventLoop,
-        answers: KnownAnswers,
+        origin: Origin,
     ) -> None:
         self.method = method
         self.claim = claim
         self._request = request
-        self._limits = limits
-        self._time = loop.time
-        self._response_s = _NEVER_S if limits.response_s is None else limits.response_s
-        self._read_stall_s = _NEVER_S if limits.read_stall_s is None else limits.read_stall_s
+        self._origin = origin
         self.lane: Lane | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.sent_s = 0.0  # by the loop's clock, when the request was written
         self.started = False  # a byte of the answer has come: no retry any more
         self.ended = False
-        self._answers = answers
         self.head: ResponseHead | None = None  # its length is that of a head like it where it is known
         self.known: KnownAnswer | None = None
         self.decoder: ChunkedDecoder | None = None
@@ -139,14 +142,16 @@ class Transfer:
     def attach(self, lane: Lane) -> None:
         """Sends the request on a connection."""
         self.lane = lane
-        self.sent_s = now_s = self._time()
-        self.deadline_s = now_s + self._response_s
+        origin = self._origin
+        self.sent_s = now_s = origin.time()
+        self.deadline_s = now_s + origin.response_s
         for part in self._request:
             lane.write(part)
 
     def received(self, data: bytes) -> None:
         """One read from the upstream."""
-        self.deadline_s = self._time() + self._read_stall_s
+        origin = self._origin
+        self.deadline_s = origin.time() + origin.read_stall_s
         try:
             decoder = self.decoder
             if decoder is not None:  # in here and not in a method of its own: every event of a stream passes
@@ -177,13 +182,13 @@ class Transfer:
     def expire(self) -> None:
         """The deadline has passed."""
         if self.waiting:
-            self.fail(Failure.NO_CONNECTION, f"no connection got free within {self._limits.connect_s:g} s")
+            self.fail(Failure.NO_CONNECTION, f"no connection got free within {self._origin.limits.connect_s:g} s")
         elif self.lane is None:
-            self.fail(Failure.UNREACHABLE, f"no connection within {self._limits.connect_s:g} s")
+            self.fail(Failure.UNREACHABLE, f"no connection within {self._origin.limits.connect_s:g} s")
         elif not self.started:
-            self.fail(Failure.TIMEOUT, f"no answer within {self._limits.response_s:g} s")
+            self.fail(Failure.TIMEOUT, f"no answer within {self._origin.limits.response_s:g} s")
         else:
-            self.fail(Failure.TIMEOUT, f"nothing came for {self._limits.read_stall_s:g} s")
+            self.fail(Failure.TIMEOUT, f"nothing came for {self._origin.limits.read_stall_s:g} s")
 
     def fail(self, failure: Failure, message: str) -> None:
         """Ends the transfer unless it has ended."""
@@ -205,7 +210,7 @@ class Transfer:
         if self._buffer:
             data = self._buffer + data
         elif self.method != b"HEAD" and not self._head_bytes:
-            known, end = self._answers.find(data)
+            known, end = self._origin.answers.find(data)
             if known is not None:
                 self.known = known
                 self._missing_bytes = known.length
@@ -224,7 +229,7 @@ class Transfer:
             self._head_bytes += size
             head = parse_response_head(data[:end], self.method)
             if head.status == 200 and self.method != b"HEAD":
-                self.known = self._answers.learn(data[:size], head)
+                self.known = self._origin.answers.learn(data[:size], head)
             data = data[size:]
             if head.status >= 200:
                 break

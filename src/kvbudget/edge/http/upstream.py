@@ -18,8 +18,8 @@ from kvbudget.edge.http.messages import (
     serialise_request_head,
 )
 from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
-from kvbudget.edge.http.repeats import KnownAnswers, without_length
-from kvbudget.edge.http.transfer import Claim, Failure, Transfer
+from kvbudget.edge.http.repeats import without_length
+from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 from kvbudget.edge.http.upstream_pool import UpstreamPool
 from kvbudget.errors import BadValueError, KvbudgetError, UnsupportedError
 
@@ -73,9 +73,8 @@ class Upstream:
     def __init__(self, url: str, limits: UpstreamLimits) -> None:
         self.url = url
         host, port, self._authority, self._prefix = _parse(url)
-        self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._answers = KnownAnswers()
+        self._origin = Origin(limits, self._loop)
         self._pool = UpstreamPool(host, port, limits, self._loop)
 
     @property
@@ -118,9 +117,7 @@ class Upstream:
         else:
             request = self._request(method, target, headers, body)
         claim = _CHARGED if charged else _UNCHARGED
-        relay = Relay(
-            exchange, method, request, claim, response_headers, watcher, self._limits, self._loop, self._answers
-        )
+        relay = Relay(exchange, method, request, claim, response_headers, watcher, self._origin)
         if exchange.gone:
             self._loop.call_soon(relay.end_at_once)
         else:
@@ -130,7 +127,7 @@ class Upstream:
 
     async def request(self, method: bytes, target: bytes, headers: Headers, body: bytes, timeout_s: float) -> Response:
         """A small call by the gate itself; the answer is read whole, at most 16 MiB. Raises UpstreamError."""
-        call = _Call(method, self._request(method, target, headers, body), self._limits, self._loop, self._answers)
+        call = _Call(method, self._request(method, target, headers, body), self._origin, self._loop)
         self._pool.submit(call)
         try:
             async with asyncio.timeout(timeout_s):
@@ -186,11 +183,10 @@ class _Call(Transfer):
         self,
         method: bytes,
         request: tuple[bytes, ...],
-        limits: UpstreamLimits,
+        origin: Origin,
         loop: asyncio.AbstractEventLoop,
-        answers: KnownAnswers,
     ) -> None:
-        super().__init__(method, request, Claim.OWN, limits, loop, answers)
+        super().__init__(method, request, Claim.OWN, origin)
         self.answer: asyncio.Future[Response] = loop.create_future()
         self._body = bytearray()
 

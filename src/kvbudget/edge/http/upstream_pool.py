@@ -164,6 +164,16 @@ class UpstreamPool:
             return
         if self._sweeper is None:
             self._keep_time()
+        idle = self._idle
+        if idle and transfer.claim is _CHARGED and len(self._open) - len(idle) < self._limits.connections:
+            # As nearly always, and without a call: as below, for the gate's own connections only give more room.
+            connection, _ = idle.popitem()
+            transport = connection.transport
+            if transport is not None and not transport.is_closing():
+                connection.reused = True
+                connection.transfer = transfer
+                transfer.attach(connection)
+                return
         if not self._has_room(transfer.claim):
             self._wait(transfer)
         elif not self._reuse(transfer):
