@@ -148,19 +148,25 @@ def first_line(stdout: IO[str] | None, process: subprocess.Popen[str], name: str
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One bounded run of the load: plain requests when `chunks` is 0, else streams of that many events."""
+    """One bounded run of the load: plain requests when `chunks` is 0, else streams of that many events.
+
+    `text`: a file of which the prompts are pieces; else they are one word again and again.
+    """
 
     connections: int
     seconds: float
     body_bytes: int
     chunks: int = 0
     pace_ms: int = 0
+    text: Path | None = None
 
 
 def offer(port: int, core: int, asked: Offer) -> Load:
     """Runs the load generator on `core` against 127.0.0.1:`port`."""
     run_ms, pace_us = int(asked.seconds * 1000), asked.pace_ms * 1000
     command = [BUILD_FOLDER / "load", port, asked.connections, run_ms, asked.body_bytes, asked.chunks, pace_us]
+    if asked.text is not None:
+        command.append(asked.text)
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,

@@ -84,11 +84,22 @@ def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Sta
 
 
 @contextmanager
-def _gate(name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+def counting_gate(tokenizer: str, compiled: bool, engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """A gate that counts with that tokenizer: a model's folder, or `bound`."""
+    environment = {"PYTHONPATH": str(COMPILED)} if compiled else {}
+    name = f"gate with {Path(tokenizer).name}{', compiled' if compiled else ''}"
+    with _gate(name, environment, engine_port, core, folder, tokenizer) as stack:
+        yield stack
+
+
+@contextmanager
+def _gate(
+    name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path, tokenizer: str = "bound"
+) -> Iterator[rig.Stack]:
     # fmt: off
     command = [
         sys.executable, "-m", "kvbudget", "serve",
-        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", "bound",
+        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", tokenizer,
         "--pool-blocks", str(rig.NUM_GPU_BLOCKS), "--block-size", str(rig.BLOCK_SIZE),
         "--max-context", str(rig.MAX_MODEL_LEN), "--max-num-seqs", "20000",
         "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from kvbudget.gate.refusals import Outcome, Refusal
 
-_SECONDS: Final = (
+_SECONDS = (
     0.0001,
     0.00025,
     0.0005,
@@ -34,7 +34,7 @@ _SECONDS: Final = (
     30.0,
     60.0,
 )
-_TOKENS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 
 
 _FRESH: Final = 256

@@ -20,7 +20,7 @@ App = Callable[[Exchange], None]
 _LOG: Final = logging.getLogger("kvbudget.http")
 _BACKLOG: Final = 1024
 # A client that lost power sends nothing: probes find it within about two minutes, also while it waits in a queue.
-_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
 
 async def start_server(
