@@ -44,6 +44,7 @@ log = logging.getLogger("kvbudget.gateway")
 
 # Only these are streamed with one event per token and sequence.
 _PACED_SURFACES: Final = frozenset({Surface.CHAT, Surface.COMPLETIONS})
+_ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
 _DONE: Final = RelayOutcome.DONE
 SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
@@ -102,6 +103,8 @@ class Gateway:
             ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
         )
         self._flows[flow.key] = flow
+        deadline_ns = identity.deadline_ns
+        prefix = self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else ()
         self.push(
             Arrived(
                 flow.key,
@@ -112,10 +115,11 @@ class Gateway:
                 identity.tenant,
                 identity.priority,
                 flow.paced,
-                None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
+                None if deadline_ns is None else received_ns + deadline_ns,
                 counted.exact,
-                route=f"{ask.surface} {ask.model or ''}",
-                prefix=self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens) if self.prefix_credit else (),
+                _ROUTES[ask.surface] + (ask.model or ""),
+                None,
+                prefix,
             )
         )
 

@@ -149,7 +149,7 @@ class Upstream:
     ) -> tuple[bytes, ...]:
         """The request with the client's own headers; of a head that is known, they are made once."""
         known = exchange.known
-        if known is None or method is not exchange.method or target is not exchange.target:
+        if known is None or method != exchange.method or target is not exchange.target:
             fields = end_to_end(exchange.headers, headers.without)
             return self._request(method, target, fields + fields_of(headers.own), body)
         key = (self, headers.without)

@@ -297,7 +297,8 @@ class UpstreamPool:
 
     def free(self, connection: UpstreamConnection) -> None:
         """It can carry the next transfer."""
-        self._unclaim(connection)
+        if connection.claim is not _CHARGED:
+            self._unclaim(connection)
         if self._closed:
             connection.abort()
             return
