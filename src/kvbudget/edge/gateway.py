@@ -23,7 +23,6 @@ from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import (
     Arrived,
     BackendChanged,
@@ -204,24 +203,17 @@ class Gateway:
         elif flow.state is State.PARKED:
             self.end(flow, Outcome.WITHDRAWN, output_tokens=None, engine_done=True)
 
-    def relay_progressed(self, flow: Flow, events: int) -> None:
-        """Events of a stream passed: one token each, give or take what GateConfig.lag_steps covers."""
-        first = flow.seen_events == 0
-        flow.seen_events += events
-        flow.unreported_events += events
-        if first or flow.unreported_events >= PROGRESS_STRIDE:
-            self._report_progress(flow)
+    def relay_progressed(self, flow: Flow) -> None:
+        """Tell the gate what passed of a stream."""
+        events, flow.unreported_events = flow.unreported_events, 0
+        if events and flow.paced and flow.state is State.FORWARDED:
+            self.push(Progressed(flow.key, events))
 
     def relay_stalled(self, flow: Flow) -> None:
         """The client reads slower than the engine writes: what we see says no more how far the engine is."""
         if flow.paced and flow.state is State.FORWARDED:
             flow.paced = False
             self.push(PaceLost(flow.key))
-
-    def _report_progress(self, flow: Flow) -> None:
-        events, flow.unreported_events = flow.unreported_events, 0
-        if events and flow.paced and flow.state is State.FORWARDED:
-            self.push(Progressed(flow.key, events))
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
@@ -238,7 +230,7 @@ class Gateway:
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.unreported_events:
-            self._report_progress(flow)
+            self.relay_progressed(flow)
         self.end(
             flow,
             outcome,
