@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -92,8 +92,12 @@ check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at han
 fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
 	$(BIN)/python scripts/fuzz_plan.py --count 100000 --seed 1 $(ARGS)
 
-bench-proxy: compile $(DEV_STAMP) ## requests and SSE chunks per CPU second beside nginx, interleaved
-	$(BIN)/python bench/proxy/run.py
+bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, routers and LiteLLM (own venvs under .cache), interleaved; then with exact counting
+	$(BIN)/python bench/proxy/run.py --peers $(ARGS)
+	$(BIN)/python bench/proxy/tokenizing.py
+
+bench-soak: $(DEV_STAMP) ## 10^6 requests, then 5,000 streams for 20 minutes: memory stays flat; ARGS="--requests 50000 --minutes 2" for less
+	$(BIN)/python bench/proxy/soak.py $(ARGS)
 
 fuzz-edge: $(DEV_STAMP) ## 1,000,000 connections beside h11, and every operation of the network failing, over 10 seeds
 	$(BIN)/python scripts/fuzz_edge.py requests --count 1000000 $(ARGS)

@@ -1,6 +1,7 @@
 /* Load generator: decides how many whole answers or stream events one endpoint gives in a fixed time, from one thread (epoll).
  *
- * usage: load PORT CONNECTIONS MILLISECONDS BODY_BYTES CHUNKS PACE_US
+ * usage: load PORT CONNECTIONS MILLISECONDS BODY_BYTES CHUNKS PACE_US [TEXT]
+ *   Requests take turns among 16 that differ in text and length. Their prompts are words, or pieces of the file TEXT.
  *   CHUNKS 0: plain chat requests, closed loop on keep-alive connections (one request in flight on each).
  *   CHUNKS n: streams of n events; PACE_US > 0 asks the mock engine for paced events and starts the streams spread over one pace,
  *             so that events do not come in step.
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_CONNS = 8192, HEAD_SIZE = 8192, READ_SIZE = 65536, MAX_EVENTS = 512, MAX_LATENCIES = 4 << 20, MAX_RECONNECTS = 100000 };
+enum { MAX_CONNS = 8192, HEAD_SIZE = 8192, READ_SIZE = 65536, MAX_EVENTS = 512, MAX_LATENCIES = 4 << 20, MAX_RECONNECTS = 100000, VARIANTS = 16, TEXT_SIZE = 4 << 20 };
 enum phase { SENDING, HEAD, FIXED, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER };
 
 struct conn {
@@ -31,12 +32,15 @@ struct conn {
     long left;               /* bytes left of the body or of the chunk */
     int close_after, newline, line_len, last_chunk, want_out, waiting;
     long started_ns;
+    int variant;
     char head[HEAD_SIZE];
 };
 
 static struct conn *conns;
-static char *request;
-static size_t request_len;
+static char *requests[VARIANTS];
+static size_t request_lens[VARIANTS];
+static char text[TEXT_SIZE] = "token ";
+static size_t text_len = 6;
 static int ep, port;
 static long answers, events_seen, bad, lost, reconnects;
 static unsigned *latencies;
@@ -73,7 +77,8 @@ static void reopen(struct conn *c) {
 }
 
 static int send_request(struct conn *c) {
-    ssize_t n = send(c->fd, request + c->sent, request_len - c->sent, MSG_NOSIGNAL);
+    size_t request_len = request_lens[c->variant];
+    ssize_t n = send(c->fd, requests[c->variant] + c->sent, request_len - c->sent, MSG_NOSIGNAL);
     if (n < 0) return errno == EAGAIN || errno == ENOTCONN;
     c->sent += n;
     int more = c->sent < request_len;
@@ -88,6 +93,7 @@ static int finish(struct conn *c) {
     if (c->close_after) return reopen(c), 1;
     c->phase = SENDING;
     c->sent = 0;
+    c->variant = (c->variant + 1) % VARIANTS;
     c->started_ns = now_ns();
     return send_request(c);
 }
@@ -168,28 +174,41 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void build_request(long body_bytes, long chunks, long pace_us) {
-    request = malloc(body_bytes + 2048);
+static void build_request(int variant, long body_bytes, long chunks, long pace_us) {
+    char *request = requests[variant] = malloc(body_bytes + 2048);
     char *body = malloc(body_bytes + 1024);
-    static const char word[] = "token ";
+    size_t at = text_len / VARIANTS * variant;
     int n = sprintf(body, "{\"model\":\"mock\",\"max_tokens\":%ld,%s\"messages\":[{\"role\":\"user\",\"content\":\"",
                     chunks ? chunks : 16, chunks ? "\"stream\":true," : "");
-    while (n < body_bytes - 4) body[n] = word[n % 6], n++;
+    while (n < body_bytes - 4) body[n++] = text[at++ % text_len];
     n += sprintf(body + n, "\"}]}");
-    request_len = sprintf(request, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+    size_t request_len = sprintf(request, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
                                    "Content-Length: %d\r\nx-mock-chunks: %ld\r\nx-mock-pace-us: %ld\r\n\r\n", port, n, chunks, pace_us);
     memcpy(request + request_len, body, n);
-    request_len += n;
+    request_lens[variant] = request_len + n;
     free(body);
 }
 
+/* Plain ASCII of the file, so that it may stand in a JSON string as it is. */
+static void read_text(const char *path) {
+    FILE *file = fopen(path, "r");
+    if (!file) { perror(path); exit(2); }
+    text_len = 0;
+    for (int c; text_len < TEXT_SIZE && (c = getc(file)) != EOF;)
+        if (c < 128) text[text_len++] = c < 32 || c == '"' || c == '\\' ? ' ' : c;
+    fclose(file);
+    if (!text_len) { fprintf(stderr, "%s is empty\n", path); exit(2); }
+}
+
 int main(int argc, char **argv) {
-    if (argc != 7) return fprintf(stderr, "usage: load PORT CONNECTIONS MILLISECONDS BODY_BYTES CHUNKS PACE_US\n"), 2;
+    if (argc != 7 && argc != 8) return fprintf(stderr, "usage: load PORT CONNECTIONS MILLISECONDS BODY_BYTES CHUNKS PACE_US [TEXT]\n"), 2;
     port = atoi(argv[1]);
     long count = atol(argv[2]), run_ms = atol(argv[3]), chunks = atol(argv[5]), pace_us = atol(argv[6]);
     if (count < 1 || count > MAX_CONNS || run_ms < 1 || run_ms > 600000) return fprintf(stderr, "load: 1-%d connections, 1-600000 ms\n", MAX_CONNS), 2;
-    build_request(atol(argv[4]), chunks, pace_us);
+    if (argc == 8) read_text(argv[7]);
+    for (int variant = 0; variant < VARIANTS; variant++) build_request(variant, atol(argv[4]) + variant, chunks, pace_us);
     conns = calloc(count, sizeof *conns);
+    for (long i = 0; i < count; i++) conns[i].variant = i % VARIANTS;
     latencies = malloc(sizeof *latencies * MAX_LATENCIES);
     signal(SIGPIPE, SIG_IGN);
     ep = epoll_create1(0);

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,25 @@ class Load:
     seconds: float
     p50_us: float
     p99_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy).
+
+    `admin`: where the gate tells of itself."""
+
+    name: str
+    port: int
+    pid: int | None
+    admin: str = ""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def choose_cores() -> Cores:
@@ -128,19 +148,25 @@ def first_line(stdout: IO[str] | None, process: subprocess.Popen[str], name: str
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One bounded run of the load: plain requests when `chunks` is 0, else streams of that many events."""
+    """One bounded run of the load: plain requests when `chunks` is 0, else streams of that many events.
+
+    `text`: a file of which the prompts are pieces; else they are one word again and again.
+    """
 
     connections: int
     seconds: float
     body_bytes: int
     chunks: int = 0
     pace_ms: int = 0
+    text: Path | None = None
 
 
 def offer(port: int, core: int, asked: Offer) -> Load:
     """Runs the load generator on `core` against 127.0.0.1:`port`."""
     run_ms, pace_us = int(asked.seconds * 1000), asked.pace_ms * 1000
     command = [BUILD_FOLDER / "load", port, asked.connections, run_ms, asked.body_bytes, asked.chunks, pace_us]
+    if asked.text is not None:
+        command.append(asked.text)
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,
@@ -194,9 +220,11 @@ def _stat_fields(pid: int) -> list[str]:
         return []
 
 
-def wait_until_answering(port: int, process: subprocess.Popen[str], name: str, log: Path) -> None:
+def wait_until_answering(
+    port: int, process: subprocess.Popen[str], name: str, log: Path, seconds: float = START_SECONDS
+) -> None:
     """Returns when one request through `port` came back; raises RigError with the log's end otherwise."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     load_core = choose_cores().load
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -9,6 +9,7 @@ import argparse
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import peers
 import rig
 import stacks
 
@@ -35,9 +37,13 @@ LABELS = {
     "added_p99_us": "added p99 µs",
     "rss_idle_mib": "RSS MiB, idle",
     "rss_streams_mib": "RSS MiB, 200 streams",
+    "rss_many_mib": "RSS MiB, 5,000 streams",
+    "kb_per_stream": "kB a stream, 200 to 5,000",
 }
 CONNECTIONS = 64
 STREAMS = 200
+MANY_STREAMS = 5_000
+MANY_PACE_MS = 2_000
 PACE_MS = 50
 FLOODING_STREAMS = 50
 FLOODING_CHUNKS = 2000
@@ -54,17 +60,19 @@ class Plan:
     paced_s: float
     flooding_s: float
     latency_s: float
+    many_s: float  # 5,000 streams, in the last round only
 
 
-FULL = Plan(rounds=5, requests_s=2.5, paced_s=4.0, flooding_s=2.5, latency_s=1.5)
-QUICK = Plan(rounds=2, requests_s=1.0, paced_s=2.0, flooding_s=1.0, latency_s=0.7)
+FULL = Plan(rounds=5, requests_s=2.5, paced_s=4.0, flooding_s=2.5, latency_s=1.5, many_s=12.0)
+QUICK = Plan(rounds=2, requests_s=1.0, paced_s=2.0, flooding_s=1.0, latency_s=0.7, many_s=8.0)
 
 
 def main() -> int:
     """0 with at least one round measured, 1 with none, 2 when the rig itself cannot run."""
     args = _arguments()
     plan = QUICK if args.quick else FULL
-    names = args.stacks or ["direct", "nginx", "gate", "compiled", *(["aiohttp"] if args.peers else [])]
+    others = [*peers.PEERS, "aiohttp"] if args.peers else []
+    names = args.stacks or ["direct", "nginx", "gate", "compiled", "bare", *others]
     cores = rig.choose_cores()
     missing: dict[str, str] = {}
     rounds: list[Round] = []
@@ -77,6 +85,8 @@ def main() -> int:
             for number in range(args.rounds or plan.rounds):
                 turn = number % max(len(running), 1)  # nobody is always the first
                 rounds.append(_one_round(running[turn:] + running[:turn], plan, cores, missing))
+                if number + 1 == (args.rounds or plan.rounds) and not args.no_many:
+                    _many_streams(running, plan, cores, rounds[-1])
                 if number:  # what a stack keeps after its first load is not idle memory
                     for own in rounds[-1].values():
                         own["rss_idle_mib"] = None
@@ -96,15 +106,16 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="about 40 s instead of 4 minutes: a rough check")
     parser.add_argument("--rounds", type=int, choices=range(1, 21), metavar="1-20", help="default 5, quick 2")
-    parser.add_argument("--peers", action="store_true", help="also the aiohttp twin")
+    parser.add_argument("--peers", action="store_true", help="also Envoy, routers, LiteLLM and an aiohttp twin")
     parser.add_argument("--stacks", nargs="+", choices=list(stacks.STACKS), help="only these")
+    parser.add_argument("--no-many", action="store_true", help="without the memory of 5,000 streams")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser.parse_args()
 
 
 def _start(
     names: list[str], engine_port: int, cores: rig.Cores, folder: Path, stack: ExitStack, missing: dict[str, str]
-) -> list[stacks.Stack]:
+) -> list[rig.Stack]:
     """All stacks at once (an idle one costs next to nothing); one that cannot start is reported and left out."""
     running = []
     for name in names:
@@ -116,7 +127,7 @@ def _start(
     return running
 
 
-def _one_round(order: list[stacks.Stack], plan: Plan, cores: rig.Cores, missing: dict[str, str]) -> Round:
+def _one_round(order: list[rig.Stack], plan: Plan, cores: rig.Cores, missing: dict[str, str]) -> Round:
     """Every stack once; one that answers wrongly is left out from here on. Adds latencies over direct."""
     figures: Round = {}
     for stack in order:
@@ -133,7 +144,7 @@ def _one_round(order: list[stacks.Stack], plan: Plan, cores: rig.Cores, missing:
     return figures
 
 
-def _measure(stack: stacks.Stack, plan: Plan, cores: rig.Cores) -> Figures:
+def _measure(stack: rig.Stack, plan: Plan, cores: rig.Cores) -> Figures:
     """All figures of one stack, once. CPU is counted from before the load starts until after it ended."""
     figures: Figures = {"rss_idle_mib": _rss_mib(stack)}
     alone = rig.offer(stack.port, cores.load, rig.Offer(1, plan.latency_s, SMALL_BODY))
@@ -153,7 +164,24 @@ def _measure(stack: stacks.Stack, plan: Plan, cores: rig.Cores) -> Figures:
     return figures
 
 
-def _under_load(stack: stacks.Stack, cores: rig.Cores, asked: rig.Offer) -> tuple[float | None, rig.Load, float | None]:
+def _many_streams(order: list[rig.Stack], plan: Plan, cores: rig.Cores, figures: Round) -> None:
+    """Memory with 5,000 streams; what cannot carry them has no figure."""
+    asked = rig.Offer(MANY_STREAMS, plan.many_s, SMALL_BODY, ENDLESS_CHUNKS, MANY_PACE_MS)
+    for stack in order:
+        own = figures.get(stack.name)
+        if own is None or stack.pid is None:
+            continue
+        try:
+            own["rss_many_mib"] = _under_load(stack, cores, asked)[2]
+        except (rig.RigError, subprocess.TimeoutExpired) as error:
+            _say(f"no figure for 5,000 streams: {error}")
+            continue
+        few, many = own["rss_streams_mib"], own["rss_many_mib"]
+        if few and many:
+            own["kb_per_stream"] = (many - few) * 1024 / (MANY_STREAMS - STREAMS)
+
+
+def _under_load(stack: rig.Stack, cores: rig.Cores, asked: rig.Offer) -> tuple[float | None, rig.Load, float | None]:
     """CPU seconds of the proxy, what the load saw, the proxy's memory in mid-run (MiB); None without a proxy."""
     memory: list[float | None] = []
     sampler = threading.Timer(asked.seconds * 0.7, lambda: memory.append(_rss_mib(stack)))
@@ -176,7 +204,7 @@ def _rate(count: int, cpu_s: float | None) -> float | None:
     return count / cpu_s if cpu_s else None
 
 
-def _rss_mib(stack: stacks.Stack) -> float | None:
+def _rss_mib(stack: rig.Stack) -> float | None:
     return rig.rss_bytes(stack.pid) / 2**20 if stack.pid else None
 
 
@@ -206,8 +234,8 @@ def _medians(
     """Median over rounds of `figure(own, nginx's)` for every key; None where no round has it."""
     with_it = [one for one in rounds if name in one]
     result: dict[str, float | None] = {}
-    for key in with_it[0][name]:
-        values = [figure(one[name][key], one.get("nginx", {}).get(key)) for one in with_it]
+    for key in with_it[-1][name]:
+        values = [figure(one[name].get(key), one.get("nginx", {}).get(key)) for one in with_it]
         known = [value for value in values if value is not None]
         result[key] = statistics.median(known) if known else None
     return result

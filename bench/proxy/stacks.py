@@ -3,49 +3,39 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+import peers
 import rig
 
 COMPILED = rig.REPOSITORY / ".cache" / "compiled"
 NGINX_INSTALL = "apt-get install --yes nginx-light"
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A running stack: the port that the load is offered to, and the process whose CPU is counted (None: no proxy)."""
-
-    name: str
-    port: int
-    pid: int | None
+@contextmanager
+def direct(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    yield rig.Stack("direct", engine_port, None)
 
 
 @contextmanager
-def direct(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
-    yield Stack("direct", engine_port, None)
-
-
-@contextmanager
-def nginx(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+def nginx(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     """One worker, kept-alive upstream connections, no response buffering, no access log."""
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         raise rig.RigError(f"nginx is not installed: {NGINX_INSTALL}")
     home = folder / "nginx"
     home.mkdir()
-    port = _free_port()
+    port = rig.free_port()
     config = home / "nginx.conf"
     config.write_text(_nginx_config(engine_port, port, home))
     command = [program, "-p", str(home), "-c", str(config), "-e", str(home / "error.log")]
     with rig.running(command, core, log=home / "out.log") as process:
         rig.wait_until_answering(port, process, "nginx", home / "error.log")
-        yield Stack("nginx", port, process.pid)
+        yield rig.Stack("nginx", port, process.pid)
 
 
 def _nginx_config(engine_port: int, port: int, home: Path) -> str:
@@ -78,14 +68,14 @@ http {{
 
 
 @contextmanager
-def gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+def gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     """`kvbudget serve` with its ledger on a pool that is never full, prompts counted by the proved bound."""
     with _gate("kvbudget gate", {}, engine_port, core, folder) as stack:
         yield stack
 
 
 @contextmanager
-def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     """The same, its hot path compiled by `make compile`."""
     if not (COMPILED / ".ready").exists():
         raise rig.RigError("not compiled: make compile")
@@ -94,48 +84,84 @@ def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
 
 
 @contextmanager
-def _gate(name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+def counting_gate(tokenizer: str, compiled: bool, engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """A gate that counts with that tokenizer: a model's folder, or `bound`."""
+    environment = {"PYTHONPATH": str(COMPILED)} if compiled else {}
+    name = f"gate with {Path(tokenizer).name}{', compiled' if compiled else ''}"
+    with _gate(name, environment, engine_port, core, folder, tokenizer) as stack:
+        yield stack
+
+
+@contextmanager
+def _gate(
+    name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path, tokenizer: str = "bound"
+) -> Iterator[rig.Stack]:
     # fmt: off
     command = [
         sys.executable, "-m", "kvbudget", "serve",
-        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", "bound",
+        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", tokenizer,
         "--pool-blocks", str(rig.NUM_GPU_BLOCKS), "--block-size", str(rig.BLOCK_SIZE),
-        "--max-context", str(rig.MAX_MODEL_LEN), "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
+        "--max-context", str(rig.MAX_MODEL_LEN), "--max-num-seqs", "20000",
+        "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
     ]
     # fmt: on
     log = folder / f"{name}.log"
     with rig.running(command, core, log=log, pipe=True, environment=environment) as process:
-        port = _port_of_ready_line(process, log)
+        port, admin = _ports_of_ready_line(process, log)
         rig.wait_until_answering(port, process, "the gate", log)
-        yield Stack(name, port, process.pid)
+        yield rig.Stack(name, port, process.pid, admin)
 
 
-def _port_of_ready_line(process: subprocess.Popen[str], log: Path) -> int:
+def _ports_of_ready_line(process: subprocess.Popen[str], log: Path) -> tuple[int, str]:
     try:
         ready = json.loads(rig.first_line(process.stdout, process, "kvbudget serve"))
-        return int(str(ready["gate"]).rstrip("/").rpartition(":")[2])
+        return int(str(ready["gate"]).rstrip("/").rpartition(":")[2]), str(ready["admin"]).rstrip("/")
     except (rig.RigError, ValueError, KeyError) as error:
         end = log.read_text()[-2000:]
         raise rig.RigError(f"kvbudget serve gave no ready line ({error}); the end of its log:\n{end}") from None
 
 
 @contextmanager
-def aiohttp_twin(engine_port: int, core: int, folder: Path) -> Iterator[Stack]:
+def aiohttp_twin(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     """A plain aiohttp server with an aiohttp client behind it: what a gateway costs that is written the usual way."""
-    log = folder / "aiohttp.log"
-    command = [sys.executable, str(rig.HERE / "aiohttp_twin.py"), str(engine_port)]
+    with _script("aiohttp twin", ["aiohttp_twin.py", str(engine_port)], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def bare_forwarder(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """The floor: uvloop and httptools, and no gate between them."""
+    with _script("bare forwarder", ["bare_forwarder.py", str(engine_port)], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def blind_forwarder(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """Below the floor: uvloop alone, bytes copied from one connection to its other one."""
+    with _script("blind copier", ["bare_forwarder.py", str(engine_port), "--blind"], core, folder) as stack:
+        yield stack
+
+
+@contextmanager
+def _script(name: str, words: list[str], core: int, folder: Path) -> Iterator[rig.Stack]:
+    log = folder / f"{name}.log"
+    command = [sys.executable, str(rig.HERE / words[0]), *words[1:]]
     with rig.running(command, core, log=log, pipe=True) as process:
-        port = int(rig.first_line(process.stdout, process, "aiohttp twin"))
-        rig.wait_until_answering(port, process, "the aiohttp twin", log)
-        yield Stack("aiohttp twin", port, process.pid)
+        port = int(rig.first_line(process.stdout, process, name))
+        rig.wait_until_answering(port, process, name, log)
+        yield rig.Stack(name, port, process.pid)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-STACKS = {"direct": direct, "nginx": nginx, "gate": gate, "compiled": compiled_gate, "aiohttp": aiohttp_twin}
-ORDER = ("direct", "nginx", "kvbudget gate", "gate, compiled", "aiohttp twin")
+STACKS: dict[str, peers.Start] = {
+    "direct": direct,
+    "nginx": nginx,
+    "gate": gate,
+    "compiled": compiled_gate,
+    "bare": bare_forwarder,
+    "blind": blind_forwarder,
+    "aiohttp": aiohttp_twin,
+    **peers.PEERS,
+}
+OURS = ("kvbudget gate", "gate, compiled")
+FLOOR = ("bare forwarder", "blind copier")
+ORDER = ("direct", "nginx", *OURS, *FLOOR, *peers.PEERS, "aiohttp twin")

@@ -129,7 +129,7 @@ class GatewayInstance(SteppingInstance):
             self._arrives(event)
         elif isinstance(event, Progressed):
             for _ in range(event.new_tokens):
-                gateway.relay_progressed(self.flows[event.request_id], 1)
+                self.flows[event.request_id].on_events(1)
         elif isinstance(event, Preempted):
             gateway.preempted(event.requests)
         elif isinstance(event, Tick):

@@ -4,9 +4,10 @@ import math
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from kvbudget.edge.http.exchange import ErrorForm
-from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.messages import Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI
@@ -15,14 +16,15 @@ from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import QueueBound, Refusal
 
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
-_JITTER = 0.25
-_MAX_RETRY_S = 120.0
-UNREACHABLE_RETRY_NS = 5_000_000_000
-_BOUNDED = (
+_JITTER: Final = 0.25
+_MAX_RETRY_S: Final = 120.0
+UNREACHABLE_RETRY_NS: Final = 5_000_000_000
+_BOUNDED: Final = (
     " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
     "gate counts exactly with --tokenizer PATH or engine."
 )
-_JSON: Headers = [(b"content-type", b"application/json")]
+_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
+_JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Answer:
     retry: bool
 
 
-ANSWERS: dict[Refusal, Answer] = {
+ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.CONTEXT_EXCEEDED: Answer(400, "context_length_exceeded", retry=False),
     Refusal.NEVER_FITS: Answer(400, "context_length_exceeded", retry=False),
     Refusal.TOO_MANY_SEQUENCES: Answer(400, "too_many_sequences", retry=False),
@@ -213,25 +215,44 @@ def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
     ]
 
 
+_ADMITTED: Final = (
+    b"x-request-id: %b\r\nx-kvbudget-reserved-blocks: %d\r\nx-kvbudget-queue-ms: %d\r\nx-kvbudget-prompt-tokens: %d\r\n"
+    b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %.3fs\r\n"
+)
+_ADMITTED_NAMES: Final = frozenset(line.partition(b":")[0] for line in _ADMITTED.split(b"\r\n")[:-1])
+# The same under the names of Anthropic's API too, which tells the reset as a time of day (RFC 3339).
+_ANTHROPIC: Final = (
+    b"request-id: %b\r\nanthropic-ratelimit-tokens-limit: %d\r\nanthropic-ratelimit-tokens-remaining: %d\r\n"
+    b"anthropic-ratelimit-tokens-reset: %b\r\n"
+)
+_ANTHROPIC_NAMES: Final = _ADMITTED_NAMES | {line.partition(b":")[0] for line in _ANTHROPIC.split(b"\r\n")[:-1]}
+
+
 def admitted_headers(
     gate: Gate, command: Forward, request_id: bytes, prompt_tokens: int, errors: ErrorForm | None = None
-) -> Headers:
+) -> OwnLines:
     """What an admitted answer carries: what was promised, and how much of the pool is left. `errors`: the form of its
     API's errors, which tells whose names the client knows."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
     remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    headers = [
-        (b"x-request-id", request_id),
-        (b"x-kvbudget-reserved-blocks", b"%d" % command.reserved_blocks),
-        (b"x-kvbudget-queue-ms", b"%d" % (command.waited_ns // 1_000_000)),
-        (b"x-kvbudget-prompt-tokens", b"%d" % prompt_tokens),
-        (b"x-ratelimit-limit-tokens", b"%d" % (ledger.capacity_blocks * block_size)),
-        (b"x-ratelimit-remaining-tokens", b"%d" % (remaining * block_size)),
-        (b"x-ratelimit-reset-tokens", b"%.3fs" % reset_s),
-    ]
-    return headers if errors is not ANTHROPIC else _anthropic_headers(headers, request_id, reset_s)
+    limit_tokens, remaining_tokens = ledger.capacity_blocks * block_size, remaining * block_size
+    told = (
+        request_id,
+        command.reserved_blocks,
+        command.waited_ns // 1_000_000,
+        prompt_tokens,
+        limit_tokens,
+        remaining_tokens,
+        reset_s,
+    )
+    if errors is ANTHROPIC:
+        resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
+        at = resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+        more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, at)
+        return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more))
+    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told))
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
@@ -255,19 +276,6 @@ def identified(exchange: Exchange, request_id: bytes) -> Headers:
     if exchange.errors is ANTHROPIC:
         return [(b"x-request-id", request_id), (b"request-id", request_id)]
     return [(b"x-request-id", request_id)]
-
-
-def _anthropic_headers(headers: Headers, request_id: bytes, reset_s: float) -> Headers:
-    """The same under the names of Anthropic's API too, which tells the reset as a time of day (RFC 3339)."""
-    told = dict(headers)
-    resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
-    return [
-        *headers,
-        (b"request-id", request_id),
-        (b"anthropic-ratelimit-tokens-limit", told[b"x-ratelimit-limit-tokens"]),
-        (b"anthropic-ratelimit-tokens-remaining", told[b"x-ratelimit-remaining-tokens"]),
-        (b"anthropic-ratelimit-tokens-reset", resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()),
-    ]
 
 
 def _form(exchange: Exchange) -> ErrorForm:

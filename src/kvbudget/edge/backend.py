@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from kvbudget.edge.http.messages import Headers, end_to_end
+from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines, end_to_end
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
@@ -19,6 +19,7 @@ from kvbudget.units import Tokens
 log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S = 5.0
+_REQUEST_ID = frozenset({b"x-request-id"})
 # A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
 _NOT_FORWARDED = frozenset(
     {
@@ -65,6 +66,10 @@ class Backend:
         headers = end_to_end(exchange.headers, _NOT_FORWARDED)
         headers.append((b"x-request-id", request_id))
         return headers
+
+    def client_headers(self, request_id: bytes) -> ClientHeaders:
+        """The same, for `Upstream.relay` to make once for a client that says the same headers again and again."""
+        return ClientHeaders(_NOT_FORWARDED, OwnLines(_REQUEST_ID, b"x-request-id: %b\r\n" % request_id))
 
     def found_down(self) -> None:
         """A relay could not reach it: tell at once, and look again soon."""

@@ -19,6 +19,7 @@ from kvbudget.edge.http.upstream import Relay, RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.tokens.count import Count
+from kvbudget.gate.config import PROGRESS_STRIDE
 
 
 class State(Enum):
@@ -47,8 +48,8 @@ class FlowOwner(Protocol):
     def passes_on(self, status: int) -> bool:
         """Whether an answer with this status is for the client."""
 
-    def relay_progressed(self, flow: "Flow", events: int) -> None:
-        """So many more events of its stream passed."""
+    def relay_progressed(self, flow: "Flow") -> None:
+        """So much of its stream passed that the gate should hear of it: `unreported_events`."""
 
     def relay_stalled(self, flow: "Flow") -> None:
         """Its client does not keep up."""
@@ -130,8 +131,13 @@ class Flow:
         return self.owner.passes_on(status)
 
     def on_events(self, count: int) -> None:
-        """For the relay."""
-        self.owner.relay_progressed(self, count)
+        """For the relay: one token each, give or take what GateConfig.lag_steps covers."""
+        seen = self.seen_events
+        self.seen_events = seen + count
+        if self.paced:  # who is not watched has nothing to report, and every event of a stream passes here
+            self.unreported_events += count
+            if not seen or self.unreported_events >= PROGRESS_STRIDE:
+                self.owner.relay_progressed(self)
 
     def on_stall(self) -> None:
         """For the relay."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from kvbudget.edge.access_log import AccessLog, Asked, Record
 from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified, plain_error
@@ -17,7 +18,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.openai.ask import Ask
+from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.surfaces.table import ROWS
@@ -25,7 +26,6 @@ from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import (
     Arrived,
     BackendChanged,
@@ -44,12 +44,18 @@ from kvbudget.units import Blocks, Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
-_TICK = Tick()
-SHUTTING_DOWN = "This gate is shutting down; please try again later."
+_ROUTES: Final = {surface: f"{surface} " for surface in Surface}
+_TICK: Final = Tick()
+_DONE: Final = RelayOutcome.DONE
+# Read with every request; a member by its class is a slow look-up before Python 3.12.
+_WAITING: Final = Held.WAITING
+_RESERVED: Final = Held.RESERVED
+_NOTHING: Final = Held.NOTHING
+SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
 # (vLLM 0.32 sends a bare 503), and 408 makes SDKs retry at once.
-_ENGINE_OVERLOADED = frozenset({429, 503})
-_ENGINE_TIMED_OUT = 408
+_ENGINE_OVERLOADED: Final = frozenset({429, 503})
+_ENGINE_TIMED_OUT: Final = 408
 
 
 class Gateway:
@@ -110,9 +116,15 @@ class Gateway:
         flow.paced = ask.paced and exact and len(prompts) == 1
         flow.seen_events = flow.unreported_events = -ask.lead_events
         self._flows[flow.key] = flow
-        flow.held = Held.WAITING
+        flow.held = _WAITING
         if self.access_log is not None:
             flow.record = record_of(flow, ask)
+        deadline_ns = identity.deadline_ns
+        prefix = (
+            self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens)
+            if self.prefix_credit and ask.charge is None
+            else ()
+        )
         self.push(
             Arrived(
                 flow.key,
@@ -123,17 +135,14 @@ class Gateway:
                 identity.tenant,
                 identity.priority,
                 flow.paced,
-                None if identity.deadline_ns is None else received_ns + identity.deadline_ns,
+                None if deadline_ns is None else received_ns + deadline_ns,
                 exact,
-                route=f"{ask.surface} {ask.model or ''}",
-                prefix=(
-                    self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens)
-                    if self.prefix_credit and ask.charge is None
-                    else ()
-                ),
+                _ROUTES[ask.surface] + (ask.model or ""),
+                None,
+                prefix,
             )
         )
-        if self.shadow and flow.held is Held.WAITING and flow.state is not State.FORWARDED:
+        if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
 
     # The gate decides
@@ -165,7 +174,7 @@ class Gateway:
         if flow is None:
             return  # its client left while the command was under way, and its end was pushed already
         if type(command) is Forward:
-            flow.held = Held.RESERVED
+            flow.held = _RESERVED
             self._forward(flow, command)
         elif type(command) is Reject:
             self._reject(flow, command)
@@ -197,7 +206,7 @@ class Gateway:
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=self.backend.request_headers(exchange, request_id),
+                headers=self.backend.client_headers(request_id),
                 body=ask.raw if as_it_came or forwarded is None else forwarded_body(ask, forwarded.max_new_tokens),
                 response_headers=(
                     identified(exchange, request_id)
@@ -212,7 +221,7 @@ class Gateway:
             raise
 
     def _reject(self, flow: Flow, command: Reject) -> None:
-        flow.held = Held.NOTHING
+        flow.held = _NOTHING
         if flow.instead and command.refusal in _BY_LENGTH:
             # Its true length may well fit: that it could not be counted is not the client's fault.
             command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
@@ -260,25 +269,11 @@ class Gateway:
         elif flow.state is State.PARKED:
             self.end(flow, Outcome.WITHDRAWN, output_tokens=None, engine_done=True)
 
-    def relay_progressed(self, flow: Flow, events: int) -> None:
-        """Events of a stream passed: one token each, give or take what GateConfig.lag_steps covers."""
-        first = flow.seen_events <= 0
-        if first and flow.record is not None:
+    def relay_progressed(self, flow: Flow) -> None:
+        """Tell the gate what passed of a stream."""
+        if flow.record is not None and flow.record.first_ns is None:
             flow.record.first_ns = self._now_ns()
-        flow.seen_events += events
-        flow.unreported_events += events
-        if first or flow.unreported_events >= PROGRESS_STRIDE:
-            self._report_progress(flow)
-
-    def relay_stalled(self, flow: Flow) -> None:
-        """The client reads slower than the engine writes: what we see says no more how far the engine is."""
-        if flow.paced and flow.state is State.FORWARDED:
-            flow.paced = False
-            if flow.held is Held.RESERVED:
-                self.push(PaceLost(flow.key))
-
-    def _report_progress(self, flow: Flow) -> None:
-        if flow.held is not Held.RESERVED:
+        if flow.held is not _RESERVED:
             return  # a shadow that the gate would still let wait: told as soon as it would not
         events = flow.unreported_events
         if events <= 0:
@@ -287,11 +282,20 @@ class Gateway:
         if flow.paced and flow.state is State.FORWARDED:
             self.push(Progressed(flow.key, events))
 
+    def relay_stalled(self, flow: Flow) -> None:
+        """The client reads slower than the engine writes: what we see says no more how far the engine is."""
+        if flow.paced and flow.state is State.FORWARDED:
+            flow.paced = False
+            if flow.held is _RESERVED:
+                self.push(PaceLost(flow.key))
+
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
-        outcome = _OUTCOMES[end.outcome]
+        ended = end.outcome
+        done = ended is _DONE
+        outcome = Outcome.FINISHED if done else _OUTCOMES[ended]
         output_tokens = cached_tokens = None
-        if outcome is Outcome.FINISHED:
+        if done:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
             else:
@@ -301,18 +305,20 @@ class Gateway:
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.unreported_events:
-            self._report_progress(flow)
+            self.relay_progressed(flow)
         self.end(
             flow,
             outcome,
             output_tokens=output_tokens,
-            engine_done=end.outcome in _ENGINE_DONE,
+            engine_done=done or ended in _ENGINE_DONE,
             cached_tokens=cached_tokens,
             status=end.status,
         )
-        if end.outcome is RelayOutcome.WITHHELD:
+        if done:
+            return
+        if ended is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
-        elif end.outcome in _UNANSWERED and flow.exchange.open:
+        elif ended in _UNANSWERED and flow.exchange.open:
             self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
 
     def log_uncounted(
@@ -346,9 +352,9 @@ class Gateway:
         self.metrics.outcomes[outcome] += 1
         if self.access_log is not None and flow.record is not None:
             self.access_log.ended(flow.record, outcome, status, self._now_ns(), output_tokens, cached_tokens)
-        if flow.held is Held.NOTHING:
+        if flow.held is _NOTHING:
             return  # a shadow that the gate would have refused
-        flow.held = Held.NOTHING
+        flow.held = _NOTHING
         tokens = None if output_tokens is None else Tokens(output_tokens)
         self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
 
@@ -466,7 +472,7 @@ def record_of(flow: Flow, ask: Ask) -> Record:
     return record
 
 
-_OUTCOMES: dict[RelayOutcome, Outcome] = {
+_OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
     RelayOutcome.DONE: Outcome.FINISHED,
     RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
     RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
@@ -479,12 +485,12 @@ _OUTCOMES: dict[RelayOutcome, Outcome] = {
     RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
 }
 # There is nobody to forward to: refused in shadow mode as well.
-_OF_THE_ENGINE = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
-_BY_LENGTH = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
-_ENGINE_DONE = frozenset(
+_OF_THE_ENGINE: Final = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
+_BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
+_ENGINE_DONE: Final = frozenset(
     {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
 )
-_UNANSWERED = frozenset(
+_UNANSWERED: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
         RelayOutcome.NO_CONNECTION,

@@ -2,29 +2,31 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.gate.tenants import ALL_OTHERS
 
-DEFAULT_TENANT = "default"
-OTHER_TENANTS = "other"
+DEFAULT_TENANT: Final = "default"
+OTHER_TENANTS: Final = "other"
 # Every tenant is a metric label; a client that invents names must not be able to blow up the scrape.
-MAX_TENANTS = 256
-_MAX_PRIORITY = 100
+MAX_TENANTS: Final = 256
+_MAX_PRIORITY: Final = 100
 # Each priority is a class of its own, and fairness looks at all of them at every decision. Whoever comes with yet
 # another one is of the nearest class that there is.
-MAX_CLASSES = 16
-_MAX_DEADLINE_MS = 86_400_000
-_NAME = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+MAX_CLASSES: Final = 16
+_MAX_DEADLINE_MS: Final = 86_400_000
+_NAME: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
 # OpenAI's clients send the one, Anthropic's the other.
-_CREDENTIALS = frozenset((b"authorization", b"x-api-key"))
-_INTEGER = re.compile(rb"[+-]?[0-9]{1,9}")
+_CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
 class Identity(NamedTuple):
@@ -34,6 +36,20 @@ class Identity(NamedTuple):
     tenant: str = DEFAULT_TENANT
     priority: int = 0
     deadline_ns: int | None = None  # from its arrival
+
+
+class _Said:
+    """What a head says that comes again and again: the client's own request id if it names one, and the rest.
+
+    `by`: as long as the same tenants and classes are expected. Without `identity` it is refused, each time anew.
+    """
+
+    __slots__ = ("by", "identity", "request_id")
+
+    def __init__(self, by: object, request_id: bytes | None, identity: Identity | None) -> None:
+        self.by = by
+        self.request_id = request_id
+        self.identity = identity
 
 
 class Identities:
@@ -58,10 +74,42 @@ class Identities:
         self._prefix = request_id_prefix.encode()
         self._numbers = count(1)
 
+    def request_id_of(self, exchange: Exchange) -> bytes:
+        """As `request_id`, of an exchange; a head that is known is not looked through again."""
+        known = exchange.known
+        if known is None:
+            return self.request_id(exchange.headers)
+        said = known.said
+        if type(said) is not _Said or said.by is not self._by:
+            said = known.said = self._said(known.head.headers)
+        return said.request_id or b"%s-%x" % (self._prefix, next(self._numbers))
+
+    def read_of(self, exchange: Exchange, request_id: bytes) -> Identity:
+        """As `read`, of an exchange. Raises BadRequestError."""
+        said = None if exchange.known is None else exchange.known.said
+        if type(said) is not _Said or said.identity is None or said.by is not self._by:
+            return self.read(exchange.headers, request_id)
+        _, tenant, priority, deadline_ns = said.identity
+        return _new(Identity, (request_id, tenant, priority, deadline_ns))
+
+    def _said(self, headers: Headers) -> _Said:
+        own = [value for name, value in headers if name == b"x-request-id" and _REQUEST_ID.fullmatch(value)]
+        try:
+            identity = self.read(headers, b"")
+        except BadRequestError:
+            identity = None
+        return _Said(self._by, own[0] if own else None, identity)
+
     def expect(self, known: Iterable[str], classes: Iterable[int] = ()) -> None:
         """These tenants and priorities may come, however many were invented before."""
+        self._by = object()
         self.tenants.update(name for name in known if name != ALL_OTHERS)
         self._classes.update(classes)
+
+    def set_keys(self, keys: Mapping[str, ApiKey]) -> None:
+        """From now on these API keys, and no others."""
+        self._by = object()  # who a known head was of may have changed
+        self.ring.replace(keys)
 
     def request_id(self, headers: Headers) -> bytes:
         """`x-request-id`: the client's own where it is printable, else one of ours."""

@@ -4,9 +4,10 @@ Own counters instead of prometheus_client's on the hot path: its locked observe(
 and one request makes five of them. The exposition itself is prometheus_client's.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -36,23 +37,42 @@ _SECONDS = (
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 
 
+_FRESH: Final = 256
+
+
 class Histogram:
     """Counts by upper bound (`le`), and the sum."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "_fresh", "_sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self._fresh: list[float] = []  # not counted yet: to append takes a third of the time of counting
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        fresh = self._fresh
+        fresh.append(value)
+        if len(fresh) >= _FRESH:
+            self._count()
+
+    def _count(self) -> None:
+        fresh, bounds = self._fresh, self._bounds
+        self._sum += sum(fresh)
+        fresh.sort()
+        before = 0
+        for index, bound in enumerate(bounds):
+            until = bisect_right(fresh, bound, before)
+            self._counts[index] += until - before
+            before = until
+        self._counts[len(bounds)] += len(fresh) - before
+        fresh.clear()
 
     def family(self, name: str, text: str) -> HistogramMetricFamily:
         """As a Prometheus histogram: cumulative buckets."""
+        self._count()
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):

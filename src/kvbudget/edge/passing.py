@@ -1,6 +1,7 @@
 """An exchange that passes to the engine without a KV charge."""
 
 from collections.abc import Callable
+from typing import Final
 
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
@@ -8,7 +9,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd, RelayOutcome
 
 Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
-_BEFORE_HEAD = frozenset(
+_BEFORE_HEAD: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
         RelayOutcome.NO_CONNECTION,
@@ -42,7 +43,7 @@ class PassingBy:
             exchange,
             method=exchange.method,
             target=exchange.target,
-            headers=backend.request_headers(exchange, request_id),
+            headers=backend.client_headers(request_id),
             body=exchange.body,
             response_headers=[(b"x-request-id", request_id)],
             watcher=self,

@@ -1,17 +1,18 @@
 """Which paths are charged to the KV pool, which pass to the engine without a charge, and that nothing slips between."""
 
 import re
+from typing import Final
 
 from kvbudget.edge.openai.ask import SURFACES, Surface
 
-CHARGED: dict[bytes, Surface] = {path.encode(): surface for path, surface in SURFACES.items()}
-COUNT_TOKENS = b"/v1/messages/count_tokens"
-_OUTSIDE_V1 = frozenset({b"/tokenize", b"/detokenize", b"/version"})
+CHARGED: Final[dict[bytes, Surface]] = {path.encode(): surface for path, surface in SURFACES.items()}
+COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
+_OUTSIDE_V1: Final = frozenset({b"/tokenize", b"/detokenize", b"/version"})
 # Plain characters only: an engine decodes %63 to "c" and drops a fragment, and what passes here must not turn into a
 # charged path there.
-_PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
+_PLAIN_PATH: Final = re.compile(rb"(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 # Paths below a charged one that hold no KV block in vLLM 0.32; anything else there (`/batch`) generates.
-_FREE_BELOW_CHARGED = re.compile(
+_FREE_BELOW_CHARGED: Final = re.compile(
     rb"/v1/messages/(count_tokens|render)|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
 )
 

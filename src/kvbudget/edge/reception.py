@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from itertools import count
+from typing import Final
 
 from kvbudget.edge.answers import bad_request, identified, plain_error
 from kvbudget.edge.flow import Flow, State
@@ -25,8 +26,8 @@ from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.reception")
 
-_UNCOUNTED = Count((Tokens(1),), exact=False)
-_JSON = [(b"content-type", b"application/json")]
+_UNCOUNTED: Final = Count((Tokens(1),), exact=False)
+_JSON: Final = [(b"content-type", b"application/json")]
 
 
 class Reception:
@@ -56,7 +57,7 @@ class Reception:
                 self._uncharged(exchange, path)
                 return
         exchange.errors = ROWS[surface].errors
-        request_id = self.identities.request_id(exchange.headers)
+        request_id = self.identities.request_id_of(exchange)
         if exchange.method == b"POST":
             self._begin(exchange, surface, request_id)
         else:
@@ -92,7 +93,7 @@ class Reception:
         if path == b"/health":
             exchange.respond(200, _JSON, b'{"status":"ok"}')
             return
-        request_id = self.identities.request_id(exchange.headers)
+        request_id = self.identities.request_id_of(exchange)
         if path == COUNT_TOKENS:
             exchange.errors = ANTHROPIC
         if passes(path):
@@ -122,7 +123,7 @@ class Reception:
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
         gate = self.gateway.gate
         try:
-            identity = self.identities.read(exchange.headers, request_id)
+            identity = self.identities.read_of(exchange, request_id)
             ask = parse_ask(surface, exchange.body)
             flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
             if gate.draining or not gate.backend_up:

@@ -130,6 +130,8 @@ class Gate:
     @property
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
+        if not self.queue and not self._tails and self._recheck_ns is None:
+            return None  # as nearly always
         wakes = [wake for wake in (self.queue.next_deadline_ns(), self._recheck_ns) if wake is not None]
         if self._tails:
             wakes.append(self._tails[0][0])
@@ -260,10 +262,11 @@ class Gate:
     # It ends
 
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
-        head = self.queue.head()
-        if self.queue.remove(event.request_id) is not None:
+        queue = self.queue
+        head = queue.head() if queue else None
+        if head is not None and queue.remove(event.request_id) is not None:
             self.fairness.over(event.request_id, 0, now_ns)
-            was_head = head is not None and head.arrived.request_id == event.request_id
+            was_head = head.arrived.request_id == event.request_id
             return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self._ended_ids:
@@ -281,6 +284,8 @@ class Gate:
             self.promises.lose_pace(event.request_id)
             self._ended_ids.add(event.request_id)
             self._tails.append((now_ns + self.config.abort_tail_ns, event.request_id))
+        if not queue and not self._tails and self._recheck_ns is None:
+            return []  # nobody waits, and nothing is due
         return self._tick(_TICK, now_ns, look=True)
 
     def _learn(self, living: Reservation, event: Ended, now_ns: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvbudget.edge.http.limits import ServerLimits
-from kvbudget.edge.http.relay import TAIL_BYTES, RelayOutcome
+from kvbudget.edge.http.relay import STREAM_TAIL_BYTES, TAIL_BYTES, RelayOutcome
 from relay_scripts import GET, OLD_GET, PLAIN, SSE, chunked, closing, parsed, replying
 
 Run = Callable[[Callable[[Any], Any]], None]
@@ -61,7 +61,8 @@ def test_random_bodies_reach_the_client_byte_by_byte_however_they_are_cut(
             assert status == 200
             assert got == body
             end = await net.seen[0].end()
-            assert (end.outcome, end.body_bytes, end.body_tail) == (RelayOutcome.DONE, len(body), body[-TAIL_BYTES:])
+            tail = body[-(STREAM_TAIL_BYTES if framing == "chunked" else TAIL_BYTES) :]
+            assert (end.outcome, end.body_bytes, end.body_tail) == (RelayOutcome.DONE, len(body), tail)
         await net.empty(server)
 
     run(dialogue)
@@ -78,7 +79,7 @@ def test_a_hundred_thousand_tiny_chunks_arrive_as_they_were_sent(run: Run) -> No
         end = await net.seen[0].end()
         assert end.outcome is RelayOutcome.DONE
         assert end.events == net.seen[0].events == 100_000
-        assert end.body_tail == b"".join(events)[-TAIL_BYTES:]
+        assert end.body_tail == b"".join(events)[-STREAM_TAIL_BYTES:]
         assert upstream.idle == 1
 
     run(dialogue)

@@ -9,9 +9,9 @@ import pytest
 import trustme
 import uvloop
 
+from kvbudget.edge.http.address import address_of
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
-from kvbudget.edge.http.origin import origin_of
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
 from kvbudget.edge.http.upstream import Upstream, UpstreamError
@@ -201,12 +201,12 @@ def test_ipv6(tmp_path: Path) -> None:
 )
 def test_what_is_no_address_is_refused_with_what_is(url: str) -> None:
     with pytest.raises(BadValueError, match="backend address"):
-        origin_of(url)
+        address_of(url)
 
 
 def test_the_port_that_is_not_said_is_the_scheme_s() -> None:
-    assert origin_of("https://engine.test").authority == b"engine.test:443"
-    assert origin_of("http://engine.test/v").prefix == b"/v"
+    assert address_of("https://engine.test").authority == b"engine.test:443"
+    assert address_of("http://engine.test/v").prefix == b"/v"
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:

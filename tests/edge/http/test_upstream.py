@@ -122,7 +122,7 @@ def test_nobody_listening_is_unreachable_for_calls_and_relays(run: Run) -> None:
         port = dead.sockets[0].getsockname()[1]
         dead.close()
         await dead.wait_closed()
-        upstream._pool._origin = upstream._pool._origin._replace(port=port)
+        upstream._pool._address = upstream._pool._address._replace(port=port)
         with pytest.raises(UpstreamError) as failed:
             await upstream.request(b"GET", b"/", [], b"", 5)
         assert failed.value.kind == "unreachable"

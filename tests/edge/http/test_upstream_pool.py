@@ -231,7 +231,7 @@ def test_a_connection_that_is_never_established_is_given_up(run: Run, leaves: bo
                 filler.setblocking(False)
                 filler.connect_ex(deaf.getsockname())
             server, upstream = await net.gate(None, upstream_limits=UpstreamLimits(connect_s=30 if leaves else 0.1))
-            upstream._pool._origin = upstream._pool._origin._replace(port=deaf.getsockname()[1])
+            upstream._pool._address = upstream._pool._address._replace(port=deaf.getsockname()[1])
             client = await net.client(server, GET)
             await net.became(lambda: upstream.connections == 1)
             if leaves:
@@ -278,7 +278,7 @@ def test_running_out_of_descriptors_does_not_make_an_engine_unreachable(run: Run
             await peer.closed()
 
         server, upstream = await net.gate(script)
-        upstream._pool._origin = upstream._pool._origin._replace(host=host)
+        upstream._pool._address = upstream._pool._address._replace(host=host)
         host.encode("idna")  # the codec is loaded
         client = await net.client(server)
         await net.became(lambda: server.connections == 1)

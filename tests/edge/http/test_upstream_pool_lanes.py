@@ -61,7 +61,7 @@ def test_requests_that_nobody_is_charged_for_leave_most_connections_to_the_other
     async def dialogue(net: Any) -> None:
         lanes = Lanes(net)
         server, upstream = await lanes.open(UpstreamLimits(connections=8, uncharged_waiting=3))
-        assert upstream._limits.uncharged_connections == 2
+        assert upstream._origin.limits.uncharged_connections == 2
         free = [await net.client(server, FREE) for _ in range(6)]
         await net.became(lambda: len(net.seen) == 6 and any(seen.ends for seen in net.seen))
         ended = [seen for seen in net.seen if seen.ends]
@@ -77,7 +77,7 @@ def test_requests_that_nobody_is_charged_for_leave_most_connections_to_the_other
         for client in free:
             if client is not free[net.seen.index(ended[0])]:
                 assert (await client.answer())[2] == b"ok"
-        assert upstream.connections == upstream.idle <= 8 + upstream._limits.own_connections
+        assert upstream.connections == upstream.idle <= 8 + upstream._origin.limits.own_connections
         assert (upstream._pool._uncharged, upstream._pool._own) == (0, 0)
 
     run(dialogue)
@@ -119,7 +119,7 @@ def test_the_share_of_uncharged_requests_is_whole_again_however_they_end(run: Ru
         if end == "unreachable":
             with contextlib.closing(socket.socket()) as taken:
                 taken.bind(("127.0.0.1", 0))
-                upstream._pool._origin = upstream._pool._origin._replace(port=taken.getsockname()[1])
+                upstream._pool._address = upstream._pool._address._replace(port=taken.getsockname()[1])
         clients = [await net.client(server, FREE) for _ in range(3)]
         await net.became(lambda: len(net.seen) == 3)
         if end != "unreachable":

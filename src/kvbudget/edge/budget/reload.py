@@ -45,7 +45,7 @@ def _apply(service: GateService, config: GateConfig) -> None:
     ledger = gate.ledger
     gate.configure(config)
     service.reception.identities.expect(config.tenants, config.classes)
-    service.reception.identities.ring.replace(settings.keys)
+    service.reception.identities.set_keys(settings.keys)
     usable, layout = ledger.usable_blocks, ledger.layout
     if settings.pool_blocks is not None:
         usable = Blocks(settings.pool_blocks)

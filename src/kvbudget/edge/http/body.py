@@ -13,10 +13,11 @@ class BodyReader:
 
     __slots__ = ("_decoder", "_limit_bytes", "_missing_bytes", "_parts", "head", "size_bytes")
 
-    def __init__(self, head: RequestHead, limit_bytes: int) -> None:
+    def __init__(self, head: RequestHead, limit_bytes: int, length: int | None = None) -> None:
+        """`length`: where it is not that of `head`."""
         self.head = head
         self._decoder = ChunkedDecoder() if head.chunked else None
-        self._missing_bytes = head.length
+        self._missing_bytes = head.length if length is None else length
         self._limit_bytes = limit_bytes
         self.size_bytes = 0  # of the body, that have come
         self._parts: list[bytes] = []

@@ -5,17 +5,18 @@ between two chunks: only there may it add an event of its own.
 """
 
 import re
+from typing import Final
 
 # Extensions are allowed and skipped; a bare CR or LF inside of them is the classical smuggling gap and refused.
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?\r\n")
-_SIZE_LINE_BEGUN = re.compile(rb"[0-9A-Fa-f]{0,15}[ \t]*(?:;[^\r\n\0]*)?\r?")
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?\r\n")
+_SIZE_LINE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,15}[ \t]*(?:;[^\r\n\0]*)?\r?")
 # No control bytes, as in headers; and no framing, which comes too late to be meant (RFC 9110, 6.5.1).
-_TRAILER_LINE = re.compile(
+_TRAILER_LINE: Final = re.compile(
     rb"(?!(?i:content-length|transfer-encoding|host)[ \t]*:)[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n"
 )
-LINE_BYTES = 4096
+LINE_BYTES: Final = 4096
 """Longest chunk-size line, extensions included."""
-TRAILER_BYTES = 16384
+TRAILER_BYTES: Final = 16384
 """Longest trailer section."""
 
 _SIZE, _DATA, _DATA_END, _TRAILERS, _DONE = range(5)
@@ -134,4 +135,4 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"

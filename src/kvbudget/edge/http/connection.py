@@ -11,7 +11,7 @@ import logging
 import select
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kvbudget.edge.http.body import BodyReader, overloaded, too_large
 from kvbudget.edge.http.exchange import Exchange
@@ -28,22 +28,22 @@ from kvbudget.edge.http.messages import closing_answer
 if TYPE_CHECKING:
     from kvbudget.edge.http.server import HttpServer
 
-_LOG = logging.getLogger("kvbudget.http")
-WRITE_HIGH_BYTES = 65536
-WRITE_LOW_BYTES = 16384
+_LOG: Final = logging.getLogger("kvbudget.http")
+WRITE_HIGH_BYTES: Final = 65536
+WRITE_LOW_BYTES: Final = 16384
 # Requests that a client pipelines behind the one at work; more is left in the kernel.
-_PIPELINED_BYTES = 65536
+_PIPELINED_BYTES: Final = 65536
 # One turn of the loop serves at most so many pipelined requests, then the others' turn comes.
-_REQUESTS_PER_TURN = 32
+_REQUESTS_PER_TURN: Final = 32
 # After a refusal the rest of the request is read and dropped for so long: closing at once would send RST, and that
 # makes many clients lose the answer (nginx's lingering_close).
-_LINGER_S = 5.0
-_LINGER_BYTES = 64 * 1024 * 1024
-EMPTY_LINES = 8
+_LINGER_S: Final = 5.0
+_LINGER_BYTES: Final = 64 * 1024 * 1024
+EMPTY_LINES: Final = 8
 """Empty lines that are skipped before a request; RFC 9112, 2.2, asks for at least one."""
-ACCOUNTED_BYTES = 65536
+ACCOUNTED_BYTES: Final = 65536
 """Bodies from here on count as buffered. Smaller ones, nearly all, are bounded by the number of connections."""
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TCP_CLOSE_WAIT, _TCP_CLOSE = 8, 7  # first byte of Linux' struct tcp_info
 
 
@@ -58,11 +58,17 @@ class _State(enum.Enum):
 
 
 # Read on every request; a member by its class is a slow look-up before Python 3.12.
-_IDLE, _HEAD, _BODY, _BUSY = _State.IDLE, _State.HEAD, _State.BODY, _State.BUSY
+_IDLE: Final = _State.IDLE
+_HEAD: Final = _State.HEAD
+_BODY: Final = _State.BODY
+_BUSY: Final = _State.BUSY
 
 
-class ClientConnection(asyncio.Protocol):
-    """One client connection; made by HttpServer only."""
+class ClientConnection:
+    """One client connection; made by HttpServer only.
+
+    An asyncio.Protocol in all but its base: with that one the compiler makes it an ordinary Python class.
+    """
 
     __slots__ = (
         "_accepted_bytes",
@@ -74,6 +80,7 @@ class ClientConnection(asyncio.Protocol):
         "_empty_lines",
         "_exchange",
         "_held_bytes",
+        "_known",
         "_lingered_bytes",
         "_loop",
         "_peer",
@@ -93,6 +100,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.CLOSED
         self._buffer = b""
         self._body: BodyReader | None = None
+        self._known = server.known.last
         self._held_bytes = 0  # of the body that is being read, counted by the server
         self._empty_lines = 0  # before the request at hand
         self._exchange: Exchange | None = None
@@ -214,6 +222,11 @@ class ClientConnection(asyncio.Protocol):
         limits = self._server.limits
         if buffer.startswith(b"\r\n"):
             return self._skip_empty_lines()
+        known = self._known
+        if known is not None:
+            end = known.end_in(buffer)
+            if 0 < end <= limits.header_bytes:
+                return self._take(known.head, known.length, buffer, end)
         stop = buffer.find(HEAD_END)
         if stop > limits.header_bytes - len(HEAD_END) or (stop < 0 and len(buffer) > limits.header_bytes):
             raise HeadError(
@@ -224,9 +237,14 @@ class ClientConnection(asyncio.Protocol):
             self._await_head()
             return False
         head = parse_request_head(buffer[:stop])
-        self._empty_lines = 0
         end = stop + len(HEAD_END)
-        length = head.length
+        self._known = self._server.known.learn(buffer[:end], head)
+        return self._take(head, head.length, buffer, end)
+
+    def _take(self, head: RequestHead, length: int, buffer: bytes, end: int) -> bool:
+        """Goes on behind a head that is read: `length` counts, and not what a head said that was like it."""
+        limits = self._server.limits
+        self._empty_lines = 0
         if length > limits.body_bytes:
             raise too_large(limits.body_bytes)
         if length >= ACCOUNTED_BYTES and not self._server.fits(length):
@@ -237,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         rest = buffer[end:]
         self._buffer = b""
-        self._body = BodyReader(head, limits.body_bytes)
+        self._body = BodyReader(head, limits.body_bytes, length)
         self._state = _BODY
         self._deadline_s = self._loop.time() + limits.body_s
         if rest:
@@ -279,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self._state = _BUSY
         self._deadline_s = None
-        exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self)
+        exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self, self._known)
         self._exchange = exchange
         size_bytes = len(body)
         if size_bytes >= ACCOUNTED_BYTES:

@@ -1,9 +1,11 @@
 """Decides how many server-sent events passed, from the raw body and however the reads cut it."""
 
-_DATA = b"data:"
-_NEW_LINE = b"\n"
-_MARK = _NEW_LINE + _DATA
-_CARRY_BYTES = len(_MARK) - 1
+from typing import Final
+
+_DATA: Final = b"data:"
+_NEW_LINE: Final = b"\n"
+_MARK: Final = _NEW_LINE + _DATA
+_CARRY_BYTES: Final = len(_MARK) - 1
 
 
 class EventCounter:

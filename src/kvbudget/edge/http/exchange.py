@@ -2,17 +2,21 @@
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvbudget.edge.http.heads import Framing, RequestHead
 from kvbudget.edge.http.messages import Headers, has_no_body, serialise_response_head
+from kvbudget.edge.http.repeats import KnownRequest
 
-_LOG = logging.getLogger("kvbudget.http")
-_OURS = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
+_LOG: Final = logging.getLogger("kvbudget.http")
+_CLOSE: Final = b"connection: close\r\n\r\n"
+_OURS: Final = frozenset({b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
 # Up to here one joined write is cheaper than two; above, the copy costs more than the second buffer.
-_JOIN_BYTES = 65536
+_JOIN_BYTES: Final = 65536
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
-_LENGTH, _CHUNKED, _EOF = Framing.LENGTH, Framing.CHUNKED, Framing.EOF
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_EOF: Final = Framing.EOF
 
 
 class Answering(Protocol):
@@ -74,15 +78,17 @@ class Exchange:
 
     __slots__ = (
         "_answered",
+        "_headers",
         "_keep_alive",
         "_sink",
         "body",
         "carrier",
         "errors",
         "gone",
-        "headers",
         "held_bytes",
         "http_1_1",
+        "known",
+        "length",
         "method",
         "on_gone",
         "peer",
@@ -91,10 +97,20 @@ class Exchange:
         "target",
     )
 
-    def __init__(self, head: RequestHead, body: bytes, peer: str, received_ns: int, carrier: Carrier) -> None:
+    def __init__(
+        self,
+        head: RequestHead,
+        body: bytes,
+        peer: str,
+        received_ns: int,
+        carrier: Carrier,
+        known: KnownRequest | None = None,
+    ) -> None:
         self.method = head.method
         self.target = head.target
-        self.headers = head.headers
+        self.known = known  # the head was recognised, or is remembered, as this one
+        self.length = len(body)  # also once it is released
+        self._headers = None if known is not None else head.headers
         self.http_1_1 = head.http_1_1
         self.body = body
         self.peer = peer
@@ -108,6 +124,15 @@ class Exchange:
         self._keep_alive = head.keep_alive
         self._sink: Answering | None = None
         self.carrier = carrier  # a relay writes to it directly
+
+    @property
+    def headers(self) -> Headers:
+        """All headers, names lower-cased, in the order in which they came."""
+        headers = self._headers
+        if headers is None:
+            assert self.known is not None  # noqa: S101 - one of the two is there
+            headers = self._headers = self.known.headers(self.length)
+        return headers
 
     def header(self, name: bytes) -> bytes | None:
         """The value of the first header of that lower-case name, or None."""
@@ -176,9 +201,9 @@ class Exchange:
 
     def start(self, status: int, fields: Headers, framing: Framing) -> bytes:
         """The bytes of the head, to be sent by the caller; takes `fields` over. Content-Length, if any, is in them."""
-        keep_alive = self._keep_alive and framing is not _EOF and self.carrier.may_keep_alive
         if framing is _CHUNKED:
             fields.append((b"transfer-encoding", b"chunked"))
+        keep_alive = self._keep_alive and framing is not _EOF and self.carrier.may_keep_alive
         if not keep_alive:
             fields.append((b"connection", b"close"))
         elif not self.http_1_1:
@@ -187,6 +212,14 @@ class Exchange:
         self._keep_alive = keep_alive
         self.started = True
         return head
+
+    def start_known(self) -> bytes:
+        """For a head that the caller has at hand, of a body whose end is told: what it ends with. HTTP/1.1 only."""
+        self.started = True
+        if self._keep_alive and self.carrier.may_keep_alive:
+            return b"\r\n"
+        self._keep_alive = False
+        return _CLOSE
 
     def finish(self, *, keep_alive: bool = True) -> None:
         """The last byte was sent."""

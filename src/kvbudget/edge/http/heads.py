@@ -7,26 +7,27 @@ parsers could read in two ways (RFC 9112, 11.2, request smuggling) is refused, n
 import enum
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvbudget.edge.http.fields import TOKEN, FieldsError, read_lines
 from kvbudget.edge.http.messages import Headers, connection_options
 
-HEAD_END = b"\r\n\r\n"
+HEAD_END: Final = b"\r\n\r\n"
 # The methods that API clients use; the rest of the registry (WebDAV and others) has no meaning here.
-_METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
-_VERSION = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
-_VERSIONS = {b"HTTP/1.1": True, b"HTTP/1.0": False}
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: .*)?")
-_ABSOLUTE_FORM = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?].*)?)")
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~%-]*)(?::[0-9]{0,5})?")
+_METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
+_VERSION: Final = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
+_VERSIONS: Final = {b"HTTP/1.1": True, b"HTTP/1.0": False}
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: .*)?")
+_ABSOLUTE_FORM: Final = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?].*)?)")
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~%-]*)(?::[0-9]{0,5})?")
 # Most requests have none of these, and one set operation says so.
-_RARE = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+_RARE: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 _new = tuple.__new__  # without the call into Python that a NamedTuple makes first: 0.08 us instead of 0.22
 _HASH, _TAB = b"#\t"  # to look for a number in bytes takes a fifth of the time of looking for bytes
-_EVENT_STREAM = b"text/event-stream"
-_LENGTH_DIGITS = 18
-_HOST_BYTES = 300  # a DNS name has at most 253
+_EVENT_STREAM: Final = b"text/event-stream"
+LENGTH_DIGITS: Final = 18
+"""Of the longest Content-Length that is read."""
+_HOST_BYTES: Final = 300  # a DNS name has at most 253
 
 
 class HeadError(Exception):
@@ -49,7 +50,10 @@ class Framing(enum.Enum):
 
 
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
-_NONE, _LENGTH, _CHUNKED, _EOF = Framing.NONE, Framing.LENGTH, Framing.CHUNKED, Framing.EOF
+_NONE: Final = Framing.NONE
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_EOF: Final = Framing.EOF
 
 
 class RequestHead(NamedTuple):
@@ -93,7 +97,7 @@ def parse_request_head(raw: bytes) -> RequestHead:
         chunked, continues = _judge_rare(by_name, http_1_1=http_1_1)
     announced = by_name.get(b"content-length")
     if announced is not None:
-        if not (announced.isdigit() and len(announced) <= _LENGTH_DIGITS):
+        if not (announced.isdigit() and len(announced) <= LENGTH_DIGITS):
             raise HeadError(400, "bad_framing", "Content-Length must be one decimal number")
         length = int(announced)
     keep_alive = http_1_1
@@ -216,7 +220,7 @@ def _status_line(first: bytes) -> tuple[int, bool]:
 
 def _response_framing(status: int, by_name: dict[bytes, bytes], request_method: bytes) -> tuple[Framing, int]:
     length = by_name.get(b"content-length")
-    if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
+    if length is not None and not (length.isdigit() and len(length) <= LENGTH_DIGITS):
         raise HeadError(502, "upstream_failed", "malformed Content-Length of the upstream")
     if request_method == b"HEAD" or status < 200 or status in (204, 304):
         return _NONE, 0

@@ -5,13 +5,14 @@ when it is reached and at the latest one sweep (`sweep_s`) later.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvbudget.errors import BadValueError
 from kvbudget.units import KIB, MIB
 
-_SLOWEST_SWEEP_S = 1.0
-_FASTEST_SWEEP_S = 0.02
-UNCHARGED_PART = 4
+_SLOWEST_SWEEP_S: Final = 1.0
+_FASTEST_SWEEP_S: Final = 0.02
+UNCHARGED_PART: Final = 4
 """One connection in so many may carry requests that are not charged."""
 
 
@@ -56,7 +57,7 @@ class ServerLimits:
 class UpstreamLimits:
     """What one engine may cost. Raises BadValueError when a limit is not positive."""
 
-    connections: int = 4096
+    connections: int = 8192
     """Open connections to the origin that carry relays; further ones wait, at most `connect_s`."""
     uncharged_waiting: int = 256
     """Relays without a charge that may wait for a connection; one more ends as NO_CONNECTION."""

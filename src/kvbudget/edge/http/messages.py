@@ -3,6 +3,7 @@
 import http
 import json
 from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
 Headers = list[tuple[bytes, bytes]]
 """Names lower-cased, values without surrounding blanks, in the order of the wire."""
@@ -11,7 +12,7 @@ ErrorBody = Callable[[int, str, str], bytes]
 """(status, code, message) -> the JSON body of an error that the data plane answers by itself."""
 
 # RFC 9110, 7.6.1: they speak about one connection. Proxy-Authenticate/-Authorization are meant for the next hop only.
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -24,7 +25,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-DATA_PLANE_CODES: dict[str, int] = {
+DATA_PLANE_CODES: Final[dict[str, int]] = {
     "bad_chunk": 400,
     "bad_framing": 400,
     "bad_host": 400,
@@ -49,15 +50,31 @@ DATA_PLANE_CODES: dict[str, int] = {
 
 `upstream_failed` and `request_cancelled` come as an SSE error event too, within a stream whose status is sent already.
 """
-_NEVER_NAMED = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})
-_NO_OPTIONS: frozenset[bytes] = frozenset()
-_KEEP_ALIVE_OPTION = frozenset({b"keep-alive"})
+
+
+class OwnLines(NamedTuple):
+    """Headers of ours, as they stand on the wire: `lines` end with CRLF each, `names` are theirs, lower-cased."""
+
+    names: frozenset[bytes]
+    lines: bytes
+
+
+class ClientHeaders(NamedTuple):
+    """The client's own headers, to be forwarded without those named, and with ours behind them."""
+
+    without: frozenset[bytes]
+    own: OwnLines
+
+
+_NEVER_NAMED: Final = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})
+_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
+_KEEP_ALIVE_OPTION: Final = frozenset({b"keep-alive"})
 _join_field = b": ".join
 _CR, _LF, _BLANK = b"\r\n "
-_RETRY_AFTER = (b"retry-after", b"1")
-_PHRASES = {int(status): status.phrase.encode() for status in http.HTTPStatus}
-_STATUS_LINES = {code: b"HTTP/1.1 %d %s" % (code, phrase) for code, phrase in _PHRASES.items()}
-_TYPE_OF_STATUS = {
+_RETRY_AFTER: Final = (b"retry-after", b"1")
+_PHRASES: Final = {int(status): status.phrase.encode() for status in http.HTTPStatus}
+_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %s" % (code, phrase) for code, phrase in _PHRASES.items()}
+_TYPE_OF_STATUS: Final = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -125,6 +142,22 @@ def _serialise(first: bytes, headers: Headers) -> bytes:
     if head.count(_LF) != ends or head.count(_CR) != ends or 0 in head:
         raise ValueError("a header holds CR, LF or NUL")
     return head
+
+
+def fields_of(own: OwnLines) -> Headers:
+    """As headers. Raises ValueError as `check_lines`."""
+    lines = check_lines(own).split(b"\r\n")
+    fields = [line.partition(b": ") for line in lines if line]
+    return [(name, value) for name, _, value in fields]
+
+
+def check_lines(own: OwnLines) -> bytes:
+    """Its lines. Raises ValueError unless they are as many as its names: more would come from inside of a value."""
+    lines = own.lines
+    ends = len(own.names)
+    if lines.count(_LF) != ends or lines.count(_CR) != ends or 0 in lines:
+        raise ValueError("a header holds CR, LF or NUL")
+    return lines
 
 
 def closing_answer(status: int, body: bytes) -> bytes:

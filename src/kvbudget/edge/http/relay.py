@@ -3,27 +3,31 @@
 The hot path is `on_body`: one read from the upstream is one write to the client, without task, queue or re-framing.
 """
 
-import asyncio
 import enum
 import json
 import logging
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvbudget.edge.http.chunked import LAST_CHUNK, chunk
 from kvbudget.edge.http.events import EventCounter
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import Framing, ResponseHead
-from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.http.messages import Headers, end_to_end
-from kvbudget.edge.http.transfer import Claim, Failure, Transfer
+from kvbudget.edge.http.messages import Headers, OwnLines, check_lines, end_to_end, fields_of, serialise_response_head
+from kvbudget.edge.http.repeats import KnownAnswer, without_length
+from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 
-_LOG = logging.getLogger("kvbudget.http")
-TAIL_BYTES = 8192
+_LOG: Final = logging.getLogger("kvbudget.http")
+TAIL_BYTES: Final = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
-_TAIL_SLACK_BYTES = 2048
+STREAM_TAIL_BYTES: Final = 2048
+"""The same of an event stream: it lives long, so what it holds counts, and an event with a usage takes 400 bytes."""
+_SLACK_PART: Final = 4
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
-_NONE, _CHUNKED, _EOF = Framing.NONE, Framing.CHUNKED, Framing.EOF
-WITHHELD_BYTES = 1024 * 1024
+_NONE: Final = Framing.NONE
+_LENGTH: Final = Framing.LENGTH
+_CHUNKED: Final = Framing.CHUNKED
+_EOF: Final = Framing.EOF
+WITHHELD_BYTES: Final = 1024 * 1024
 """Bytes of a body that is kept for the app instead of being relayed."""
 
 
@@ -46,7 +50,7 @@ class RelayOutcome(enum.Enum):
     """By `Relay.cancel`; the app has to respond when `exchange.open` is true."""
 
 
-_BEFORE_HEAD = {
+_BEFORE_HEAD: Final = {
     Failure.NO_CONNECTION: RelayOutcome.NO_CONNECTION,
     Failure.UNREACHABLE: RelayOutcome.UNREACHABLE,
     Failure.BROKEN: RelayOutcome.BROKEN_BEFORE_HEAD,
@@ -54,15 +58,16 @@ _BEFORE_HEAD = {
 }
 
 
-_DONE = RelayOutcome.DONE
+_DONE: Final = RelayOutcome.DONE
 
 
 class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a frozen dataclass 0.55
     """What is known at the end.
 
-    `status` and `headers` are the upstream's (None and empty when no head came). `body_tail` are the last 8 KiB of the
-    de-chunked body, or when WITHHELD all of it up to 1 MiB. `events` counts SSE events as `EventCounter` does
-    (`data: [DONE]` included), `body_bytes` the de-chunked bytes. `message` says in words why it failed.
+    `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
+    are the last 8 KiB of the de-chunked body (2 KiB of an event stream), or when WITHHELD all of it up to 1 MiB.
+    `events` counts SSE events as `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes.
+    `message` says in words why it failed.
     """
 
     outcome: RelayOutcome
@@ -78,7 +83,8 @@ class Watcher(Protocol):
     """Who follows a relay. Called in the loop's thread; must not block."""
 
     def on_head(self, status: int, headers: Headers) -> bool:
-        """The upstream's head, only to be read. False: do not relay; the body comes in `on_end` (WITHHELD)."""
+        """The upstream's head without Content-Length, only to be read. False: do not relay; the body comes in `on_end`
+        (WITHHELD)."""
 
     def on_events(self, count: int) -> None:
         """`count` > 0 further SSE events passed in this read (text/event-stream only)."""
@@ -97,11 +103,13 @@ class Relay(Transfer):
         "_body_bytes",
         "_counter",
         "_exchange",
+        "_only",
         "_out",
         "_pending",
         "_response_headers",
         "_send",
         "_tail",
+        "_tail_bytes",
         "_watcher",
         "_withheld",
     )
@@ -112,17 +120,18 @@ class Relay(Transfer):
         method: bytes,
         request: tuple[bytes, ...],
         claim: Claim,
-        response_headers: Headers,
+        response_headers: Headers | OwnLines,
         watcher: Watcher,
-        limits: UpstreamLimits,
-        loop: asyncio.AbstractEventLoop,
+        origin: Origin,
     ) -> None:
-        super().__init__(method, request, claim, limits, loop)
+        super().__init__(method, request, claim, origin)
         self._exchange = exchange
         self._response_headers = response_headers
         self._watcher = watcher
         self._send = exchange.carrier.send
-        self._tail = bytearray()
+        self._only = b""  # the body's first read, while there is no other: most answers come in one
+        self._tail: bytearray | None = None
+        self._tail_bytes = TAIL_BYTES
         self._body_bytes = 0
         self._counter: EventCounter | None = None
         self._withheld = False
@@ -144,7 +153,8 @@ class Relay(Transfer):
     def resume(self) -> None:
         """The client has caught up."""
         if self.lane is not None:
-            self.deadline_s = self._time() + (self._read_stall_s if self.started else self._response_s)
+            origin = self._origin
+            self.deadline_s = origin.time() + (origin.read_stall_s if self.started else origin.response_s)
             self.lane.throttle(paused=False)
 
     def client_gone(self) -> None:
@@ -157,8 +167,11 @@ class Relay(Transfer):
     def on_head(self, head: ResponseHead, *, alone: bool) -> None:
         """Lets the watcher decide, and makes the client's head."""
         self._exchange.release_body()
+        known = self.known
         try:
-            passes = self._watcher.on_head(head.status, head.headers)
+            passes = self._watcher.on_head(
+                head.status, without_length(head.headers) if known is None else known.headers
+            )
         except Exception:
             _LOG.exception("the watcher of a relay failed")
             self.cancel()
@@ -168,6 +181,7 @@ class Relay(Transfer):
             return
         if head.event_stream:
             self._counter = EventCounter()
+            self._tail_bytes = STREAM_TAIL_BYTES
         if not passes:
             self._withheld = True
             return
@@ -188,12 +202,16 @@ class Relay(Transfer):
             return
         # A bytearray, because a list of the reads was no faster and takes several times the room when they are small.
         tail = self._tail
-        if size < TAIL_BYTES:
-            tail += body
-            if len(tail) > TAIL_BYTES + _TAIL_SLACK_BYTES:
-                del tail[:-TAIL_BYTES]
+        if tail is None:
+            self._begin_tail(body)
         else:
-            tail[:] = body[-TAIL_BYTES:]
+            most = self._tail_bytes
+            if size < most:
+                tail += body
+                if len(tail) > most + most // _SLACK_PART:
+                    del tail[:-most]
+            else:
+                tail[:] = body[-most:]
         if self._out is not _CHUNKED:
             raw = body
         elif self.decoder is None:
@@ -245,11 +263,35 @@ class Relay(Transfer):
 
     # Details.
 
+    def _begin_tail(self, body: bytes) -> None:
+        """Keeps the first read as it is, and begins to gather with the second."""
+        if not self._only:
+            self._only = body
+        else:
+            most = self._tail_bytes
+            self._tail = bytearray((self._only + body)[-most:])
+            self._only = b""
+
+    def _body_tail(self) -> bytes:
+        tail = self._tail
+        most = self._tail_bytes
+        return self._only[-most:] if tail is None else bytes(tail[-most:])
+
     def _client_head(self, head: ResponseHead) -> bytes:
         own = self._response_headers
-        headers = end_to_end(head.headers, dict(own))
-        headers += own
+        if isinstance(own, OwnLines):
+            known = self.known
+            if known is not None and self._exchange.http_1_1:
+                return self._known_head(known, own)
+            own = fields_of(own)
         framing = head.framing
+        if self.known is None:
+            headers = end_to_end(head.headers, dict(own))
+        else:
+            headers = end_to_end(self.known.headers, dict(own))
+            if framing is _LENGTH:
+                headers.append((b"content-length", b"%d" % self._missing_bytes))
+        headers += own
         if framing is _NONE:
             if head.status == 204:
                 headers = [field for field in headers if field[0] != b"content-length"]
@@ -260,15 +302,30 @@ class Relay(Transfer):
         self._out = framing
         return self._exchange.start(head.status, headers, framing)
 
+    def _known_head(self, known: KnownAnswer, own: OwnLines) -> bytes:
+        """The same, of a head that was made before: of a 200 that has a body, to a client that takes chunks."""
+        kept = known.passed_on.get(own.names)
+        if kept is None:
+            kept = known.passed_on[own.names] = _kept_lines(known, own.names)
+        lines = check_lines(own)
+        if known.head.framing is _LENGTH:
+            self._out = _LENGTH
+            return b"%b%bcontent-length: %d\r\n%b" % (kept, lines, self._missing_bytes, self._exchange.start_known())
+        self._out = _CHUNKED
+        return b"%b%btransfer-encoding: chunked\r\n%b" % (kept, lines, self._exchange.start_known())
+
     def _flush(self) -> None:
         if self._pending:
             pending, self._pending = self._pending, b""
             self._send(pending)
 
     def _keep(self, body: bytes) -> None:
-        self._tail += body
-        if len(self._tail) > WITHHELD_BYTES and self._let_go():
-            del self._tail[WITHHELD_BYTES:]
+        tail = self._tail
+        if tail is None:
+            tail = self._tail = bytearray()
+        tail += body
+        if len(tail) > WITHHELD_BYTES and self._let_go():
+            del tail[WITHHELD_BYTES:]
             self._exchange.give_back()
             self._end(RelayOutcome.WITHHELD, f"the body was cut at {WITHHELD_BYTES} bytes")
 
@@ -283,7 +340,7 @@ class Relay(Transfer):
                 event = b"data: %s\n\n" % json.dumps({"error": error}).encode()
             else:
                 event = form.event(code, message)
-            tail = self._tail
+            tail = self._body_tail()
             if tail and not tail.endswith((b"\n\n", b"\r\n\r\n")):
                 event = (b"\n" if tail.endswith(b"\n") else b"\n\n") + event
             self._send(chunk(event) + LAST_CHUNK)
@@ -296,8 +353,8 @@ class Relay(Transfer):
         fields = (
             outcome,
             None if head is None else head.status,
-            [] if head is None else head.headers,
-            bytes(self._tail if self._withheld else self._tail[-TAIL_BYTES:]),
+            self._headers(),
+            bytes(self._tail or b"") if self._withheld else self._body_tail(),
             0 if self._counter is None else self._counter.total,
             self._body_bytes,
             message,
@@ -308,8 +365,18 @@ class Relay(Transfer):
             _LOG.exception("the watcher of a relay failed")
             self._exchange.fail(500, "internal_error", "internal error of the gateway")
 
+    def _headers(self) -> Headers:
+        if self.known is not None:
+            return self.known.headers
+        return [] if self.head is None else without_length(self.head.headers)
+
     def end_at_once(self) -> None:
         """For a client that left before the relay began."""
         if not self.ended:
             self.ended = True
             self._end(RelayOutcome.CLIENT_GONE)
+
+
+def _kept_lines(known: KnownAnswer, names: frozenset[bytes]) -> bytes:
+    """What the client gets of a known head: status line and end-to-end headers but for `names`, no empty line."""
+    return serialise_response_head(known.head.status, end_to_end(known.headers, names))[:-2]

@@ -5,19 +5,21 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Final, cast
 
 from kvbudget.edge.http.connection import ClientConnection
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import ErrorBody, openai_error_body
+from kvbudget.edge.http.repeats import KnownRequests
 
 __all__ = ["App", "Exchange", "HttpServer", "start_server"]
 
 App = Callable[[Exchange], None]
 """Called as soon as a request is whole. It answers, now or later; what it raises becomes a 500."""
 
-_LOG = logging.getLogger("kvbudget.http")
-_BACKLOG = 1024
+_LOG: Final = logging.getLogger("kvbudget.http")
+_BACKLOG: Final = 1024
 # A client that lost power sends nothing: probes find it within about two minutes, also while it waits in a queue.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
@@ -38,16 +40,17 @@ async def start_server(
     """
     loop = asyncio.get_running_loop()
     server = HttpServer(app, limits, on_error, loop)
+    protocol = cast("Callable[[], asyncio.Protocol]", server.new_connection)
     handshake_s = limits.head_s if tls is not None else None
     if host.startswith("unix:"):
         path = host.removeprefix("unix:")
         listener = await loop.create_unix_server(
-            server.new_connection, path, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+            protocol, path, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
         )
         server.listen(listener)
         return server
     listener = await loop.create_server(
-        server.new_connection, host, port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+        protocol, host, port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
     )
     for listening in _sockets(listener):  # accepted sockets inherit these on Linux
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -70,6 +73,7 @@ class HttpServer:
         self.limits = limits
         self.on_error = on_error
         self.draining = False
+        self.known = KnownRequests()
         self.port = 0
         self._loop = loop
         self._buffered_bytes = 0

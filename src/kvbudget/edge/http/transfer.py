@@ -7,18 +7,20 @@ or cancelled.
 import asyncio
 import enum
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvbudget.edge.http.chunked import ChunkedDecoder, ChunkedError
 from kvbudget.edge.http.heads import HEAD_END, Framing, HeadError, ResponseHead, parse_response_head
 from kvbudget.edge.http.limits import UpstreamLimits
+from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers
 
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
-_NONE, _CHUNKED = Framing.NONE, Framing.CHUNKED
-HEAD_BYTES = 65536
+_NONE: Final = Framing.NONE
+_CHUNKED: Final = Framing.CHUNKED
+HEAD_BYTES: Final = 65536
 """Largest head of an upstream's answer, interim (1xx) heads included."""
-_END_BYTES = len(HEAD_END)
-_NEVER_S = math.inf
+_END_BYTES: Final = len(HEAD_END)
+_NEVER_S: Final = math.inf
 
 
 class Failure(enum.Enum):
@@ -54,24 +56,35 @@ class Lane(Protocol):
         """Close now."""
 
 
+class Origin:
+    """What all transfers to one origin share: limits, clock, and the heads that it says again and again."""
+
+    __slots__ = ("answers", "limits", "read_stall_s", "response_s", "time")
+
+    def __init__(self, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.limits = limits
+        self.time = loop.time
+        self.response_s = _NEVER_S if limits.response_s is None else limits.response_s
+        self.read_stall_s = _NEVER_S if limits.read_stall_s is None else limits.read_stall_s
+        self.answers = KnownAnswers()
+
+
 class Transfer:
     """One request to the upstream and the reading of its answer."""
 
     __slots__ = (
         "_buffer",
         "_head_bytes",
-        "_limits",
         "_missing_bytes",
-        "_read_stall_s",
+        "_origin",
         "_request",
-        "_response_s",
-        "_time",
         "claim",
         "connecting",
         "deadline_s",
         "decoder",
         "ended",
         "head",
+        "known",
         "lane",
         "method",
         "sent_s",
@@ -83,22 +96,19 @@ class Transfer:
         method: bytes,
         request: tuple[bytes, ...],
         claim: Claim,
-        limits: UpstreamLimits,
-        loop: asyncio.AbstractEventLoop,
+        origin: Origin,
     ) -> None:
         self.method = method
         self.claim = claim
         self._request = request
-        self._limits = limits
-        self._time = loop.time
-        self._response_s = _NEVER_S if limits.response_s is None else limits.response_s
-        self._read_stall_s = _NEVER_S if limits.read_stall_s is None else limits.read_stall_s
+        self._origin = origin
         self.lane: Lane | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.sent_s = 0.0  # by the loop's clock, when the request was written
         self.started = False  # a byte of the answer has come: no retry any more
         self.ended = False
-        self.head: ResponseHead | None = None
+        self.head: ResponseHead | None = None  # its length is that of a head like it where it is known
+        self.known: KnownAnswer | None = None
         self.decoder: ChunkedDecoder | None = None
         self.deadline_s: float | None = None  # set by the pool; none runs while the client does not keep up
         self._buffer = b""
@@ -132,14 +142,16 @@ class Transfer:
     def attach(self, lane: Lane) -> None:
         """Sends the request on a connection."""
         self.lane = lane
-        self.sent_s = now_s = self._time()
-        self.deadline_s = now_s + self._response_s
+        origin = self._origin
+        self.sent_s = now_s = origin.time()
+        self.deadline_s = now_s + origin.response_s
         for part in self._request:
             lane.write(part)
 
     def received(self, data: bytes) -> None:
         """One read from the upstream."""
-        self.deadline_s = self._time() + self._read_stall_s
+        origin = self._origin
+        self.deadline_s = origin.time() + origin.read_stall_s
         try:
             decoder = self.decoder
             if decoder is not None:  # in here and not in a method of its own: every event of a stream passes
@@ -170,13 +182,13 @@ class Transfer:
     def expire(self) -> None:
         """The deadline has passed."""
         if self.waiting:
-            self.fail(Failure.NO_CONNECTION, f"no connection got free within {self._limits.connect_s:g} s")
+            self.fail(Failure.NO_CONNECTION, f"no connection got free within {self._origin.limits.connect_s:g} s")
         elif self.lane is None:
-            self.fail(Failure.UNREACHABLE, f"no connection within {self._limits.connect_s:g} s")
+            self.fail(Failure.UNREACHABLE, f"no connection within {self._origin.limits.connect_s:g} s")
         elif not self.started:
-            self.fail(Failure.TIMEOUT, f"no answer within {self._limits.response_s:g} s")
+            self.fail(Failure.TIMEOUT, f"no answer within {self._origin.limits.response_s:g} s")
         else:
-            self.fail(Failure.TIMEOUT, f"nothing came for {self._limits.read_stall_s:g} s")
+            self.fail(Failure.TIMEOUT, f"nothing came for {self._origin.limits.read_stall_s:g} s")
 
     def fail(self, failure: Failure, message: str) -> None:
         """Ends the transfer unless it has ended."""
@@ -197,6 +209,13 @@ class Transfer:
             self._request = ()  # no retry from here on, and a stream may live long; its prompt need not
         if self._buffer:
             data = self._buffer + data
+        elif self.method != b"HEAD" and not self._head_bytes:
+            known, end = self._origin.answers.find(data)
+            if known is not None:
+                self.known = known
+                self._missing_bytes = known.length
+                self._begin_body(known.head, data[end:])
+                return
         while True:
             end = data.find(HEAD_END)
             size = end + _END_BYTES if end >= 0 else len(data)
@@ -209,12 +228,18 @@ class Transfer:
                 return
             self._head_bytes += size
             head = parse_response_head(data[:end], self.method)
+            if head.status == 200 and self.method != b"HEAD":
+                self.known = self._origin.answers.learn(data[:size], head)
             data = data[size:]
             if head.status >= 200:
                 break
         self._buffer = b""
-        self.head = head
         self._missing_bytes = head.length
+        self._begin_body(head, data)
+
+    def _begin_body(self, head: ResponseHead, data: bytes) -> None:
+        """The head is read, `data` is what came behind it."""
+        self.head = head
         framing = head.framing
         if framing is _CHUNKED:
             self.decoder = ChunkedDecoder()
@@ -227,6 +252,9 @@ class Transfer:
             return
         elif framing is _CHUNKED:
             self.received(data)
+        elif len(data) == self._missing_bytes:  # whole in one read: what nearly every answer is that is no stream
+            self.on_body(data, data)
+            self._complete(reusable=True)
         else:
             self._read_plain(data)
 

@@ -3,31 +3,42 @@
 import asyncio
 import ssl
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from kvbudget.edge.http.address import address_of
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import ResponseHead
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.http.messages import Headers, end_to_end, serialise_request_head
-from kvbudget.edge.http.origin import origin_of
+from kvbudget.edge.http.messages import (
+    ClientHeaders,
+    Headers,
+    OwnLines,
+    check_lines,
+    end_to_end,
+    fields_of,
+    serialise_request_head,
+)
 from kvbudget.edge.http.relay import Relay, RelayEnd, RelayOutcome, Watcher
-from kvbudget.edge.http.transfer import Claim, Failure, Transfer
+from kvbudget.edge.http.repeats import without_length
+from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 from kvbudget.edge.http.upstream_pool import UpstreamPool
 from kvbudget.errors import KvbudgetError
 
 __all__ = ["Relay", "RelayEnd", "RelayOutcome", "Response", "Upstream", "UpstreamError", "UpstreamLimits", "Watcher"]
 
-CALL_BYTES = 16 * 1024 * 1024
+CALL_BYTES: Final = 16 * 1024 * 1024
 """Largest body of an answer to `Upstream.request`."""
-_JOIN_BYTES = 65536
+_JOIN_BYTES: Final = 65536
+_MOST_UPSTREAMS: Final = 64  # for which one client's head is kept ready
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
-_CHARGED, _UNCHARGED = Claim.CHARGED, Claim.UNCHARGED
+_CHARGED: Final = Claim.CHARGED
+_UNCHARGED: Final = Claim.UNCHARGED
 # Host and length are ours; a 100-continue was answered by the server already.
-_REPLACED = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
+_REPLACED: Final = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
 
 
 ErrorKind = Literal["no_connection", "unreachable", "timeout", "broken"]
-_KINDS: dict[Failure, ErrorKind] = {
+_KINDS: Final[dict[Failure, ErrorKind]] = {
     Failure.NO_CONNECTION: "no_connection",
     Failure.UNREACHABLE: "unreachable",
     Failure.TIMEOUT: "timeout",
@@ -47,7 +58,7 @@ class UpstreamError(KvbudgetError):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer to the gate itself; `body` is de-chunked."""
+    """An answer to the gate itself; `headers` are without Content-Length, `body` is de-chunked."""
 
     status: int
     headers: Headers
@@ -63,11 +74,11 @@ class Upstream:
 
     def __init__(self, url: str, limits: UpstreamLimits, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
-        origin = origin_of(url, tls)
-        self._authority, self._prefix = origin.authority, origin.prefix
-        self._limits = limits
+        address = address_of(url, tls)
+        self._authority, self._prefix = address.authority, address.prefix
         self._loop = asyncio.get_running_loop()
-        self._pool = UpstreamPool(origin, limits, self._loop)
+        self._origin = Origin(limits, self._loop)
+        self._pool = UpstreamPool(address, limits, self._loop)
 
     @property
     def connections(self) -> int:
@@ -85,25 +96,31 @@ class Upstream:
         *,
         method: bytes,
         target: bytes,
-        headers: Headers,
+        headers: Headers | ClientHeaders,
         body: bytes,
-        response_headers: Headers,
+        response_headers: Headers | OwnLines,
         watcher: Watcher,
         charged: bool = True,
     ) -> Relay:
         """Sends the request and lets its answer flow to the exchange's client.
 
         Hop-by-hop headers, Host and Content-Length are set here. `response_headers` replace the upstream's of the same
-        name. Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part
-        of the connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises
-        ValueError for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is
-        answered already; then the watcher hears nothing.
+        name. The cheapest way, as nothing is made anew for a head that came before: `ClientHeaders` and `OwnLines`,
+        with `target` and `method` those of the exchange.
+
+        Where the number of requests is not bounded by what they are charged, say so (`charged`): they get a part of the
+        connections (`UpstreamLimits.uncharged_connections`), and one too many ends as NO_CONNECTION. Raises ValueError
+        for a header with CR, LF or NUL or when only one side is HEAD, RuntimeError when the exchange is answered
+        already; then the watcher hears nothing.
         """
         if (method == b"HEAD") is not (exchange.method == b"HEAD"):
             raise ValueError("HEAD must be relayed as HEAD: the answers have different ends")
-        request = self._request(method, target, headers, body)
+        if isinstance(headers, ClientHeaders):
+            request = self._forwarded(exchange, method, target, headers, body)
+        else:
+            request = self._request(method, target, headers, body)
         claim = _CHARGED if charged else _UNCHARGED
-        relay = Relay(exchange, method, request, claim, response_headers, watcher, self._limits, self._loop)
+        relay = Relay(exchange, method, request, claim, response_headers, watcher, self._origin)
         if exchange.gone:
             self._loop.call_soon(relay.end_at_once)
         else:
@@ -113,7 +130,7 @@ class Upstream:
 
     async def request(self, method: bytes, target: bytes, headers: Headers, body: bytes, timeout_s: float) -> Response:
         """A small call by the gate itself; the answer is read whole, at most 16 MiB. Raises UpstreamError."""
-        call = _Call(method, self._request(method, target, headers, body), self._limits, self._loop)
+        call = _Call(method, self._request(method, target, headers, body), self._origin, self._loop)
         self._pool.submit(call)
         try:
             async with asyncio.timeout(timeout_s):
@@ -130,6 +147,27 @@ class Upstream:
         """Closes all connections; relays under way end as CANCELLED."""
         self._pool.close()
 
+    def _forwarded(
+        self, exchange: Exchange, method: bytes, target: bytes, headers: ClientHeaders, body: bytes
+    ) -> tuple[bytes, ...]:
+        """The request with the client's own headers; of a head that is known, they are made once."""
+        known = exchange.known
+        if known is None or method != exchange.method or target is not exchange.target:
+            fields = end_to_end(exchange.headers, headers.without)
+            return self._request(method, target, fields + fields_of(headers.own), body)
+        key = (self, headers.without)
+        kept = known.forwarded.get(key)
+        if kept is None:
+            fields = end_to_end(exchange.headers, _REPLACED | headers.without)
+            made = serialise_request_head(method, self._prefix + target, [(b"host", self._authority), *fields])
+            if len(known.forwarded) >= _MOST_UPSTREAMS:
+                known.forwarded.clear()
+            kept = known.forwarded[key] = made[:-2]
+        lines, size = check_lines(headers.own), len(body)
+        if size <= _JOIN_BYTES:
+            return (b"%b%bcontent-length: %d\r\n\r\n%b" % (kept, lines, size, body),)
+        return (b"%b%bcontent-length: %d\r\n\r\n" % (kept, lines, size), body)
+
     def _request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, ...]:
         fields = end_to_end(headers, _REPLACED)
         fields.insert(0, (b"host", self._authority))
@@ -145,9 +183,13 @@ class _Call(Transfer):
     __slots__ = ("_body", "answer")
 
     def __init__(
-        self, method: bytes, request: tuple[bytes, ...], limits: UpstreamLimits, loop: asyncio.AbstractEventLoop
+        self,
+        method: bytes,
+        request: tuple[bytes, ...],
+        origin: Origin,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(method, request, Claim.OWN, limits, loop)
+        super().__init__(method, request, Claim.OWN, origin)
         self.answer: asyncio.Future[Response] = loop.create_future()
         self._body = bytearray()
 
@@ -163,7 +205,8 @@ class _Call(Transfer):
     def on_complete(self) -> None:
         """Answers."""
         if self.head is not None and not self.answer.done():
-            self.answer.set_result(Response(self.head.status, list(self.head.headers), bytes(self._body)))
+            headers = self.head.headers if self.known is None else self.known.headers
+            self.answer.set_result(Response(self.head.status, without_length(headers), bytes(self._body)))
 
     def on_failure(self, failure: Failure, message: str) -> None:
         """Answers with the error."""

@@ -10,21 +10,26 @@ import errno
 import logging
 import socket
 from collections import deque
-from typing import cast
+from typing import Final, cast
 
+from kvbudget.edge.http.address import Address
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.http.origin import Origin
 from kvbudget.edge.http.transfer import Claim, Failure, Transfer
 
-_LOG = logging.getLogger("kvbudget.http")
+_LOG: Final = logging.getLogger("kvbudget.http")
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
-_CHARGED, _UNCHARGED, _OWN = Claim.CHARGED, Claim.UNCHARGED, Claim.OWN
+_CHARGED: Final = Claim.CHARGED
+_UNCHARGED: Final = Claim.UNCHARGED
+_OWN: Final = Claim.OWN
 # Our own machine's shortage. EADDRNOTAVAIL is not among them: it also comes for ::1 where there is no IPv6.
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One keep-alive connection to the origin; carries one transfer at a time."""
+class UpstreamConnection:
+    """One keep-alive connection to the origin; carries one transfer at a time.
+
+    An asyncio.Protocol in all but its base: with that one the compiler makes it an ordinary Python class.
+    """
 
     __slots__ = ("_paused", "_pool", "claim", "idle_since_s", "reused", "transfer", "transport")
 
@@ -58,6 +63,12 @@ class UpstreamConnection(asyncio.Protocol):
         """The connection is over."""
         self._lost(exc)
         self._pool.closed(self)
+
+    def pause_writing(self) -> None:
+        """The origin does not keep up with a request: its body is bounded, and the response limit runs."""
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
 
     def _lost(self, error: Exception | None) -> None:
         transfer, self.transfer = self.transfer, None
@@ -114,8 +125,8 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """All connections to one origin."""
 
-    def __init__(self, origin: Origin, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
-        self._origin = origin
+    def __init__(self, address: Address, limits: UpstreamLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self._address = address
         self._limits = limits
         self._loop = loop
         self._open: set[UpstreamConnection] = set()  # connecting ones included
@@ -153,6 +164,16 @@ class UpstreamPool:
             return
         if self._sweeper is None:
             self._keep_time()
+        idle = self._idle
+        if idle and transfer.claim is _CHARGED and len(self._open) - len(idle) < self._limits.connections:
+            # As nearly always, and without a call: as below, for the gate's own connections only give more room.
+            connection, _ = idle.popitem()
+            transport = connection.transport
+            if transport is not None and not transport.is_closing():
+                connection.reused = True
+                connection.transfer = transfer
+                transfer.attach(connection)
+                return
         if not self._has_room(transfer.claim):
             self._wait(transfer)
         elif not self._reuse(transfer):
@@ -253,11 +274,11 @@ class UpstreamPool:
 
     async def _connect(self, connection: UpstreamConnection, transfer: Transfer) -> None:
         try:
-            origin = self._origin
-            if origin.socket_path is not None:
-                await self._loop.create_unix_connection(lambda: connection, origin.socket_path)
+            address, protocol = self._address, cast(asyncio.Protocol, connection)
+            if address.socket_path is not None:
+                await self._loop.create_unix_connection(lambda: protocol, address.socket_path)
             else:
-                await self._loop.create_connection(lambda: connection, origin.host, origin.port, ssl=origin.tls)
+                await self._loop.create_connection(lambda: protocol, address.host, address.port, ssl=address.tls)
         except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError
             transfer.connecting = None
             failure = Failure.NO_CONNECTION if _is_shortage(error) else Failure.UNREACHABLE
@@ -279,7 +300,8 @@ class UpstreamPool:
 
     def free(self, connection: UpstreamConnection) -> None:
         """It can carry the next transfer."""
-        self._unclaim(connection)
+        if connection.claim is not _CHARGED:
+            self._unclaim(connection)
         if self._closed:
             connection.abort()
             return

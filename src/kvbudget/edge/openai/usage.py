@@ -56,7 +56,14 @@ def _of_events(tail: bytes) -> Usage | None:
 
 
 def _of_json(tail: bytes) -> Usage | None:
-    return _usage(_counts(_document(tail)))
+    document = _document(tail)
+    if type(document) is dict and type(usage := document.get("usage")) is dict:
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        plain = "prompt_tokens_details" not in usage and "input_tokens_details" not in usage
+        if plain and type(prompt) is int and type(completion) is int and 0 <= prompt <= _LARGEST >= completion >= 0:
+            # What most answers say, and nothing else needs to be looked for.
+            return Usage(Tokens(prompt), Tokens(completion), None)
+    return _usage(_counts(document))
 
 
 def _document(text: bytes) -> object:

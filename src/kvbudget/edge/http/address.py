@@ -11,7 +11,7 @@ _LONGEST_SOCKET = 107  # bytes, of sun_path on Linux
 _PORTS = {"http": 80, "https": 443}
 
 
-class Origin(NamedTuple):
+class Address(NamedTuple):
     """Where to connect, and the Host header and path prefix of every request there.
 
     `socket_path`: a Unix socket instead of `host` and `port`. `tls`: None for plain HTTP.
@@ -25,8 +25,8 @@ class Origin(NamedTuple):
     prefix: bytes
 
 
-def origin_of(url: str, tls: ssl.SSLContext | None = None) -> Origin:
-    """The origin of an address such as `http://[::1]:8000/prefix` or `unix:/run/vllm.sock`.
+def address_of(url: str, tls: ssl.SSLContext | None = None) -> Address:
+    """What is meant by an address such as `http://[::1]:8000/prefix` or `unix:/run/vllm.sock`.
 
     `tls`: what https is checked by; None: the system's authorities. Raises BadValueError.
     """
@@ -37,7 +37,7 @@ def origin_of(url: str, tls: ssl.SSLContext | None = None) -> Origin:
         path = url.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/") or len(path) > _LONGEST_SOCKET:
             raise BadValueError(f"{what}: no absolute path of at most {_LONGEST_SOCKET} bytes", fix=_FIX)
-        return Origin("localhost", 0, path, None, b"localhost", b"")
+        return Address("localhost", 0, path, None, b"localhost", b"")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -50,4 +50,4 @@ def origin_of(url: str, tls: ssl.SSLContext | None = None) -> Origin:
     context = None
     if parts.scheme == "https":
         context = ssl.create_default_context() if tls is None else tls
-    return Origin(host, port, None, context, f"{shown}:{port}".encode(), parts.path.rstrip("/").encode())
+    return Address(host, port, None, context, f"{shown}:{port}".encode(), parts.path.rstrip("/").encode())
