@@ -1,0 +1,53 @@
+"""Decides who leaves the queue of one instance for another that has room: the first who may, by class and time.
+
+Only the first few of each queue are looked at, and none goes before another of its kind who waits longer and could go
+to the same instance: whoever lacks room there ends the look at that instance.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.fleet.placement import may_lend
+from kvbudget.gate.fleet.tiers import Able, able_to
+from kvbudget.gate.prospect import room_for
+from kvbudget.gate.queue import Waiting
+
+_LOOKED_AT = 4  # of each queue
+
+
+class Move(NamedTuple):
+    """`event`: as the request arrives there; its deadline is the one that it has."""
+
+    source: Member
+    able: Able
+    event: Arrived
+
+
+def next_move(
+    members: Sequence[Member], targets: Sequence[Member], since_ns: Callable[[str], int], now_ns: int
+) -> Move | None:
+    """The next one, to one of `targets`; None if nobody can move. `since_ns`: when it arrived."""
+    waiting: list[tuple[tuple[int, int], int, Waiting, Member]] = []
+    for number, member in enumerate(members):
+        for one in islice(member.gate.queue, _LOOKED_AT):
+            arrived = one.arrived
+            waiting.append(((arrived.priority, since_ns(arrived.request_id)), number, one, member))
+    if not waiting:
+        return None
+    waiting.sort(key=lambda entry: entry[:2])
+    full: set[str] = set()
+    for _, _, one, source in waiting:
+        event = one.arrived._replace(deadline_ns=one.deadline_ns)
+        own = [member for member in members if member.serves(event.model)]
+        standing_in = [member for member in members if member.stands_in_for(event.model) and member not in own]
+        for able in able_to(event, own, standing_in):
+            member = able.member
+            if member is source or member not in targets or member.name in full:
+                continue
+            if may_lend(able) and room_for(member.gate, member.own(event), now_ns) is not None:
+                return Move(source, able, event)
+            full.add(member.name)
+    return None
