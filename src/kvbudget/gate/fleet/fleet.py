@@ -24,6 +24,7 @@ from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted,
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.moving import next_move
 from kvbudget.gate.fleet.options import FleetConfig
+from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import Verdict, choose
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
@@ -36,18 +37,6 @@ _NOWHERE: frozenset[str] = frozenset()
 _MOST_MOVES = 64  # for one event: a recheck soon goes on
 
 
-class _Place:
-    """Where a living request is. `blocks`: of it, that are lent or stood in with."""
-
-    __slots__ = ("able", "blocks", "member", "since_ns")
-
-    def __init__(self, member: Member, since_ns: int) -> None:
-        self.member = member
-        self.since_ns = since_ns  # when it arrived
-        self.able: Able | None = None  # once forwarded, where it is of another tier or model
-        self.blocks = 0
-
-
 class Fleet:
     """All instances. All state changes happen inside `handle`, `handle_at`, `again` and `heard`, which never wait."""
 
@@ -56,7 +45,7 @@ class Fleet:
         self.config = config
         self.draining = False
         self._by_name = {member.name: member for member in members}
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
         self._turn = 0
         self._recheck_ns: int | None = None
         alone = self.members[0]
@@ -120,7 +109,7 @@ class Fleet:
             member = self.members[0] if place is None else place.member  # which says that it does not live
             commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
             if isinstance(event, Ended):
-                self._forget(event.request_id)
+                self._places.pop(event.request_id).over()
                 if self.waiting:
                     commands += self._look_at_limits(member, now_ns) + self._move(member, now_ns)
                 return commands
@@ -152,24 +141,21 @@ class Fleet:
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
             return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]
-        return due + self._give(able, event, now_ns, since_ns)
+        return due + self._give(able, event, avoid, now_ns, since_ns)
 
-    def _give(self, able: Able, event: Arrived, now_ns: int, since_ns: int) -> list[Command]:
+    def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:
         """Let it arrive at an instance."""
         member = able.member
-        place = self._places[event.request_id] = _Place(member, since_ns)
+        place = self._places[event.request_id] = Place(member, since_ns, avoid)
         commands = self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
         if any(type(command) is Forward and command.request_id == event.request_id for command in commands):
             self._got(place, able, event)
         return commands
 
-    def _got(self, place: _Place, able: Able, event: Arrived) -> None:
+    def _got(self, place: Place, able: Able, event: Arrived) -> None:
         self._turn += 1
         able.member.got(event, self._turn)
-        if able.lent or able.stands_in:
-            place.able, place.blocks = able, able.peak_blocks
-            able.member.lent_blocks += able.peak_blocks if able.lent else 0
-            able.member.stand_in_blocks += able.peak_blocks if able.stands_in else 0
+        place.forwarded(able)
 
     def _taken(self, member: Member, commands: list[Command], now_ns: int) -> list[Command]:
         """Commands of one gate, as the driver is to see them: with the whole wait."""
@@ -183,12 +169,6 @@ class Fleet:
                 member.circuit.given(command.request_id)
         return commands
 
-    def _forget(self, request_id: str) -> None:
-        place = self._places.pop(request_id)
-        if place.able is not None:
-            place.member.lent_blocks -= place.blocks if place.able.lent else 0
-            place.member.stand_in_blocks -= place.blocks if place.able.stands_in else 0
-
     def _refused(self, event: Arrived, refusal: Refusal, now_ns: int, since_ns: int) -> Command:
         return self.members[0].gate.refuse(event, refusal, now_ns, waited_ns=now_ns - since_ns)
 
@@ -200,18 +180,15 @@ class Fleet:
         targets = self.members if only_to is None else [only_to]
         targets = [member for member in targets if member.takes(now_ns)]
         for _ in range(_MOST_MOVES):
-            move = next_move(self.members, targets, self._since_ns, now_ns)
+            move = next_move(self.members, targets, self._places, now_ns)
             if move is None:
                 return commands
-            source, able, event = move
-            commands += self._take_away(source, event.request_id, now_ns)
-            place = self._places.pop(event.request_id)
-            commands += self._give(able, event, now_ns, place.since_ns)
+            place, able, event = move
+            commands += self._take_away(place.member, event.request_id, now_ns)
+            del self._places[event.request_id]
+            commands += self._give(able, event, place.avoid, now_ns, place.since_ns)
         self._recheck_ns = now_ns + RECHECK_NS
         return commands
-
-    def _since_ns(self, request_id: str) -> int:
-        return self._places[request_id].since_ns
 
     def _look_at_limits(self, member: Member, now_ns: int) -> list[Command]:
         """A tenant's own limits are of all instances, so what ends at one may let another one go elsewhere."""
@@ -235,10 +212,9 @@ class Fleet:
             event = waiting.arrived._replace(deadline_ns=waiting.deadline_ns)
             if event.request_id not in gate.queue:
                 continue  # its time was up
-            since_ns = self._places[event.request_id].since_ns
             commands += self._take_away(member, event.request_id, now_ns)
-            del self._places[event.request_id]
-            commands += self.again(event, _NOWHERE, now_ns, since_ns)
+            place = self._places.pop(event.request_id)
+            commands += self.again(event, place.avoid, now_ns, place.since_ns)
         gate.backend_up = was_up
         return commands
 

@@ -4,12 +4,13 @@ Only the first few of each queue are looked at, and none goes before another of 
 to the same instance: whoever lacks room there ends the look at that instance.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import may_lend
 from kvbudget.gate.fleet.tiers import Able, able_to
 from kvbudget.gate.prospect import room_for
@@ -21,33 +22,33 @@ _LOOKED_AT = 4  # of each queue
 class Move(NamedTuple):
     """`event`: as the request arrives there; its deadline is the one that it has."""
 
-    source: Member
+    place: Place
     able: Able
     event: Arrived
 
 
 def next_move(
-    members: Sequence[Member], targets: Sequence[Member], since_ns: Callable[[str], int], now_ns: int
+    members: Sequence[Member], targets: Sequence[Member], places: Mapping[str, Place], now_ns: int
 ) -> Move | None:
-    """The next one, to one of `targets`; None if nobody can move. `since_ns`: when it arrived."""
-    waiting: list[tuple[tuple[int, int], int, Waiting, Member]] = []
+    """The next one, to one of `targets`; None if nobody can move. `places`: of all that live."""
+    waiting: list[tuple[tuple[int, int], int, Waiting, Place]] = []
     for number, member in enumerate(members):
         for one in islice(member.gate.queue, _LOOKED_AT):
-            arrived = one.arrived
-            waiting.append(((arrived.priority, since_ns(arrived.request_id)), number, one, member))
+            place = places[one.arrived.request_id]
+            waiting.append(((one.arrived.priority, place.since_ns), number, one, place))
     if not waiting:
         return None
     waiting.sort(key=lambda entry: entry[:2])
     full: set[str] = set()
-    for _, _, one, source in waiting:
+    for _, _, one, place in waiting:
         event = one.arrived._replace(deadline_ns=one.deadline_ns)
         own = [member for member in members if member.serves(event.model)]
         standing_in = [member for member in members if member.stands_in_for(event.model) and member not in own]
         for able in able_to(event, own, standing_in):
             member = able.member
-            if member is source or member not in targets or member.name in full:
+            if member is place.member or member not in targets or member.name in full or member.name in place.avoid:
                 continue
             if may_lend(able) and room_for(member.gate, member.own(event), now_ns) is not None:
-                return Move(source, able, event)
+                return Move(place, able, event)
             full.add(member.name)
     return None

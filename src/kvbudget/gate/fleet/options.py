@@ -24,8 +24,8 @@ class MemberOptions:
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
     """`failures`: in a row, after which an instance gets no work for a while: `open_ns`, twice as long every time, at
-    most `longest_open_ns`. `most_ejected`: share of the instances that may be out for that reason at once. `ramp_ns`: how
-    long an instance that came back takes until it gets as much as the others."""
+    most `longest_open_ns`. `most_ejected`: share of the instances that may be out for that reason at once.
+    `ramp_ns`: how long an instance that came back takes until it gets as much as the others."""
 
     failures: int = 5
     open_ns: int = 2 * 10**9

@@ -21,14 +21,13 @@ _TOLERANCE = 0.02  # of the pool: block tables and lookahead that no rule of our
 class Look:
     """What one look at an engine told; None: it does not tell. `progress`: a counter of tokens that it has computed.
     `started`: when its process began, in whatever clock. `by_peak`: `held` are its own reservations, not what is in
-    use. `capacity_limit`: most sequences that it runs at once."""
+    use."""
 
     held_blocks: int | None = None
     running: int | None = None
     waiting: int | None = None
     deferred: int | None = None
     progress: float | None = None
-    preemptions: int | None = None
     started: float | None = None
     by_peak: bool = False
 
@@ -91,8 +90,10 @@ class Stuckness:
 
     def looked(self, look: Look, max_num_seqs: int, *, moved: bool) -> bool:
         """Whether it is stuck. `moved`: tokens of it were seen since the last look, or requests ended well."""
-        progress, self._progress = self._progress, look.progress
-        advanced = look.progress is not None and progress is not None and look.progress != progress
+        before = self._progress
+        if look.progress is not None:
+            self._progress = look.progress
+        advanced = None not in (before, look.progress) and look.progress != before
         if moved or advanced or look.running is None or look.waiting is None:
             self._looks = 0
             if moved or advanced:
