@@ -22,7 +22,7 @@ from kvbudget.units import Blocks, Tokens
 
 BLOCK = 4
 MOST_WAIT = 60
-MODELS = st.sampled_from([None, "a", "a", "b", "c", "nobody's"])
+MODELS = st.sampled_from([None, "a", "a", "a", "b", "c", "nobody's"])
 
 
 @dataclass
@@ -51,23 +51,23 @@ class FleetMachine(RuleBasedStateMachine):
         for name in "xyz"[: data.draw(st.integers(1, 3))]:
             gate = Gate(
                 GateConfig(
-                    policy=policy, max_num_seqs=data.draw(st.integers(1, 6)), queue_requests=4, queue_ns=MOST_WAIT,
+                    policy=policy, max_num_seqs=data.draw(st.sampled_from([6, 1, 3])), queue_requests=4, queue_ns=MOST_WAIT,
                     abort_tail_ns=0, lag_steps=2, tenants=tenants,
                 ),
                 uniform_layout(BLOCK), Blocks(0),
             )  # fmt: skip
             gate.backend_up = False
             options = MemberOptions(
-                models=data.draw(st.sampled_from([frozenset[str](), frozenset("a"), frozenset("ab")])),
+                models=data.draw(st.sampled_from([frozenset("a"), frozenset[str](), frozenset("ab")])),
                 fallback=data.draw(st.sampled_from([frozenset[str](), frozenset("c")])),
-                borrow=data.draw(st.sampled_from([0.3, 1.0])),
-                fallback_share=data.draw(st.sampled_from([0.3, 1.0])),
+                borrow=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
+                fallback_share=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
                 weight=data.draw(st.sampled_from([1.0, 2.0])),
             )
             members.append(Member(name, gate, options, config))
         self.fleet = Fleet(members, config)
         for member in members:
-            self.push_at(member, CapacityChanged(uniform_layout(BLOCK), Blocks(data.draw(st.integers(3, 30))), None))
+            self.push_at(member, CapacityChanged(uniform_layout(BLOCK), Blocks(data.draw(st.sampled_from([24, 20, 30, 6]))), None))
             self.push_at(member, BackendChanged(True))
 
     def push(self, event: Event) -> None:
@@ -96,7 +96,12 @@ class FleetMachine(RuleBasedStateMachine):
             assert member.gate.ledger.get(name) is not None
             self.inside[name] = Inside(member.name, prompt, command.max_new_tokens)
 
-    @rule(prompt=st.integers(1, 60), new=st.integers(1, 60), model=MODELS, tenant=st.sampled_from("tuv"))
+    @rule(data=st.data(), many=st.integers(1, 6))
+    def burst(self, data: st.DataObject, many: int) -> None:
+        for _ in range(many):
+            model, tenant = data.draw(MODELS), data.draw(st.sampled_from("tuv"))
+            self.arrive(data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40)), model, tenant)
+
     def arrive(self, prompt: int, new: int, model: str | None, tenant: str) -> None:
         self.names += 1
         name = f"r{self.names}"
@@ -119,7 +124,7 @@ class FleetMachine(RuleBasedStateMachine):
             one.made += more
             if more:
                 self.push(Progressed(name, more))
-            if one.made >= one.limit or data.draw(st.integers(0, 4)) == 0:
+            if one.made >= one.limit or data.draw(st.integers(0, 9)) == 0:
                 self.end(name, Outcome.FINISHED, Heard.WELL)
         self.push(Tick())
 
@@ -154,7 +159,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(["down", "up", "drain", "resume", "busy", "restart", "taken", "resize"]))
     def something_happens_to_one(self, data: st.DataObject, what: str) -> None:
         member = data.draw(st.sampled_from(self.fleet.members))
-        blocks = data.draw(st.integers(3, 30))
+        blocks = data.draw(st.integers(12, 30))
         events: dict[str, Event | InstanceEvent] = {
             "down": BackendChanged(False), "up": BackendChanged(True), "drain": Drained(True), "resume": Drained(False),
             "busy": EngineBusy(self.now + 5), "restart": Restarted(), "taken": HeldElsewhere(blocks // 2),
@@ -198,8 +203,8 @@ class FleetMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_while_one_that_serves_it_is_idle(self) -> None:
         """Looked at when all that is due has happened."""
-        if (wake := self.fleet.next_wake_ns) is not None and wake <= self.now:
-            return
+        while (wake := self.fleet.next_wake_ns) is not None and wake <= self.now:
+            self.push(Tick())
         for member in self.fleet.members:
             for one in member.gate.queue:
                 if one.arrived.request_id.endswith("'"):
@@ -230,5 +235,5 @@ def _may(other: Member, one: object) -> bool:
     return other.options.borrow == 1.0 and other.options.fallback_share == 1.0
 
 
-FleetMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+FleetMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestFleetMachine = FleetMachine.TestCase
