@@ -235,5 +235,5 @@ def _may(other: Member, one: object) -> bool:
     return other.options.borrow == 1.0 and other.options.fallback_share == 1.0
 
 
-FleetMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+FleetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestFleetMachine = FleetMachine.TestCase

@@ -1,7 +1,7 @@
 """Decides who leaves the queue of one instance for another that has room: the first who may, by class and time.
 
-Only the first few of each queue are looked at, and none goes before another of its kind who waits longer and could go
-to the same instance: whoever lacks room there ends the look at that instance.
+Whoever is passed over keeps its place where it waits, and is the first to get the room that comes there: who goes to
+another instance takes nothing from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,8 @@ from kvbudget.gate.fleet.tiers import Able, able_to
 from kvbudget.gate.prospect import room_for
 from kvbudget.gate.queue import Waiting
 
-_LOOKED_AT = 4  # of each queue
+_LOOKED_AT = 32  # of each queue
+_MOST_TRIED = 8  # of all of them, as long as nobody can go
 
 
 class Move(NamedTuple):
@@ -39,16 +40,21 @@ def next_move(
     if not waiting:
         return None
     waiting.sort(key=lambda entry: entry[:2])
-    full: set[str] = set()
+    tried = 0
     for _, _, one, place in waiting:
         event = one.arrived._replace(deadline_ns=one.deadline_ns)
         own = [member for member in members if member.serves(event.model)]
         standing_in = [member for member in members if member.stands_in_for(event.model) and member not in own]
         for able in able_to(event, own, standing_in):
             member = able.member
-            if member is place.member or member not in targets or member.name in full or member.name in place.avoid:
+            if member is place.member or member not in targets or member.name in place.avoid:
                 continue
-            if may_lend(able) and room_for(member.gate, member.own(event), now_ns) is not None:
+            limits = member.gate.fairness.limits
+            if not may_lend(able) or not (limits is None or limits.has_blocks(event.tenant, able.peak_blocks)):
+                continue
+            if room_for(member.gate, member.own(event), now_ns) is not None:
                 return Move(place, able, event)
-            full.add(member.name)
+            tried += 1
+            if tried == _MOST_TRIED:
+                return None
     return None
