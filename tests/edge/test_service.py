@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kvbudget.edge.scrape import EngineReading
-from kvbudget.edge.service import GateService, ServiceSettings, _usable_blocks, _why_unusable
+from kvbudget.edge.instance import usable_blocks, why_unusable
+from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
@@ -39,7 +40,7 @@ def test_the_engine_s_smaller_pool_wins_over_what_a_budget_hoped_for_and_is_said
             service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
         return service
 
-    with caplog.at_level(logging.WARNING, "kvbudget.service"):
+    with caplog.at_level(logging.WARNING, "kvbudget.instance"):
         assert asyncio.run(looks()).gate.ledger.usable_blocks == 512
     warned = [record.getMessage() for record in caplog.records if "fewer than" in record.getMessage()]
     assert [text.split()[3] for text in warned] == ["512", "400", "512"]
@@ -52,22 +53,22 @@ def test_the_log_says_the_blocks_that_requests_are_charged_by(caplog: pytest.Log
         pool = engine_pool(512, single_group=True)
         service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
 
-    with caplog.at_level(logging.INFO, "kvbudget.service"):
+    with caplog.at_level(logging.INFO, "kvbudget.instance"):
         asyncio.run(look())
     assert "pool: 98 usable blocks of 16 and 32 tokens (2 groups of caches), context 4096" in caplog.text
 
 
 def test_what_was_told_wins_over_a_larger_pool_and_stands_alone_when_the_engine_is_silent() -> None:
-    assert _usable_blocks(400, engine_pool(512, single_group=True)) == 400
-    assert _usable_blocks(400, None) == 400
-    assert _usable_blocks(None, engine_pool(512, single_group=True)) == 512
-    assert _usable_blocks(None, None) is None
+    assert usable_blocks(400, engine_pool(512, single_group=True)) == 400
+    assert usable_blocks(400, None) == 400
+    assert usable_blocks(None, engine_pool(512, single_group=True)) == 512
+    assert usable_blocks(None, None) is None
 
 
 def test_an_engine_with_several_groups_needs_the_budget_that_knows_them() -> None:
     pool = engine_pool(512, single_group=False)
-    assert "--config" in _why_unusable(pool, None)
-    assert _why_unusable(pool, HYBRID) == ""
+    assert "--config" in why_unusable(pool, None)
+    assert why_unusable(pool, HYBRID) == ""
 
 
 def test_requests_are_charged_by_the_groups_of_the_budget() -> None:

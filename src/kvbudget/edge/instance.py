@@ -58,6 +58,8 @@ class Instance:
         gate.backend_up = False  # until the first look at it
         self.member = Member(self.backend.name, gate, settings.options(), fleet)
         self.member.draining = settings.drain
+        self.member.prefix_credit = False  # until its engine says that it has a prefix cache
+        self.backend.on_down = lambda: self.looked(self.backend.facts)
         self.push: Push = lambda member, event: None
         self.lost: Callable[[Member], None] = lambda member: None  # what it had is lost: its process is another one
         self.recall: Callable[[Member], None] = lambda member: None  # who got nothing yet is to be tried elsewhere

@@ -11,6 +11,7 @@ from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.models import model_in, models_of
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
 from kvbudget.edge.paths import CHARGED, passes
@@ -71,18 +72,25 @@ class Reception:
         request_id = self.identities.request_id(exchange.headers)
         if passes(path):
             gateway = self.gateway
-            PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
+            if path == b"/v1/models" and gateway.fleet.only is None and exchange.method == b"GET":
+                exchange.respond(200, [*_JSON, (b"x-request-id", request_id)], models_of(gateway))
+                return
+            backend = gateway.backend
+            if gateway.fleet.only is None:
+                backend = gateway.backend_for(model_in(exchange.body))
+            PassingBy(exchange, backend, request_id, gateway.answer_for_engine, self.passing)
         else:
             told = "No such path: this gate serves the OpenAI API under /v1; metrics and state are on its admin port."
             plain_error(exchange, 404, told, request_id, "not_found")
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
-        gate = self.gateway.gate
+        admission, fleet = self.gateway.admission, self.gateway.fleet
         try:
             identity = self.identities.read(exchange.headers, request_id)
             ask = parse_ask(surface, exchange.body)
             flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
-            if gate.draining or not gate.backend_up:
+            unknown = fleet.only is None and not fleet.serves(ask.model)
+            if unknown or admission.draining or not admission.backend_up:
                 # Who will be refused whatever its length needs no count, least of all from an engine that is down.
                 self.gateway.arrive(flow, ask, _UNCOUNTED)
             else:

@@ -29,7 +29,7 @@ from kvbudget.gate.fleet.placement import Verdict, choose
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.units import Blocks
+from kvbudget.units import Blocks, Tokens
 
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
 _TICK = Tick()
@@ -67,6 +67,12 @@ class Fleet:
     def placed(self, request_id: str) -> Member:
         """Where a request that was forwarded, or waits, is. Raises KeyError if it does not live."""
         return self.only or self._places[request_id].member
+
+    @property
+    def key_tokens(self) -> Tokens:
+        """Tokens for which one key of `Arrived.prefix` stands; 0 where the instances differ in that."""
+        sizes = {member.gate.ledger.key_tokens for member in self.members}
+        return sizes.pop() if len(sizes) == 1 else Tokens(0)
 
     @property
     def backend_up(self) -> bool:
