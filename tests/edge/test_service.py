@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kvbudget.edge.scrape import EngineReading
 from kvbudget.edge.instance import usable_blocks, why_unusable
+from kvbudget.edge.scrape import EngineReading
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.engines.vllm_metrics import EnginePool
+from kvbudget.gate.events import PoolHeld, Preempted
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 from kvbudget.pool.footprint import Footprint
@@ -81,6 +84,16 @@ def test_requests_are_charged_by_the_groups_of_the_budget() -> None:
     assert ledger.usable_blocks == 1000
 
 
+def only(kind: type, told: list[int]) -> Callable[[object, Any], None]:
+    """Notes the figure of events of one kind."""
+
+    def push(member: object, event: Any) -> None:
+        if isinstance(event, kind):
+            told.append(event[-1])
+
+    return push
+
+
 def test_the_gate_hears_of_preemptions_since_the_last_look_and_of_none_that_were_there_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,7 +101,7 @@ def test_the_gate_hears_of_preemptions_since_the_last_look_and_of_none_that_were
 
     async def looks() -> None:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=512, block_size=16))
-        monkeypatch.setattr(service.gateway, "preempted", told.append)
+        monkeypatch.setattr(service.instances[0], "push", only(Preempted, told))
         for count in (5, 5, 7, None, 7, 2, 0, 0):  # 2: the engine was restarted
             reading = None if count is None else EngineReading(None, None, None, None, count)
             service._looked(replace(service.backend.facts, up=True, reading=reading))
@@ -103,7 +116,7 @@ def test_the_gate_hears_what_the_engine_holds_only_from_a_gauge_that_is_of_now(m
 
     async def looks() -> None:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=100, block_size=16))
-        monkeypatch.setattr(service.gateway, "pool_held", told.append)
+        monkeypatch.setattr(service.instances[0], "push", only(PoolHeld, told))
 
         def look(pool: EnginePool | None, usage: float | None, running: int | None) -> None:
             reading = EngineReading(pool, usage, running, 0, 0)
@@ -170,7 +183,7 @@ def test_an_engine_that_hides_its_preemptions_is_said_once_where_they_matter(
 def test_a_preemption_makes_the_learned_policy_more_careful() -> None:
     async def caution() -> float:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=512, block_size=16))
-        service.gateway.preempted(3)
+        service.gateway.push(Preempted(None, 3))
         return service.gate.learned.margin.added
 
     assert asyncio.run(caution()) > 0

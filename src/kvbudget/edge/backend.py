@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from kvbudget.edge.details import Details, details_of
 from kvbudget.edge.http.messages import Headers, end_to_end
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
-from kvbudget.edge.details import Details, details_of
 from kvbudget.engines.readings import EnginePool
 from kvbudget.errors import InputError
 from kvbudget.units import Tokens
@@ -70,7 +70,7 @@ class Backend:
         self.name = name or url.split("://", 1)[-1].rstrip("/")
         self.last_looked_ns = 0  # when it was last seen to be what it was
         self.busy_in_row = 0  # answers by which the engine said that it is overloaded, since it last took one
-        self._aliases = {} if aliases is None else dict(aliases)
+        self.aliases = {} if aliases is None else dict(aliases)
         self._details: Details | None = None  # asked for once, since the engine came up
         self.facts = EngineFacts(up=False, problem="not looked at yet")
         self._interval_s = interval_s
@@ -87,8 +87,8 @@ class Backend:
     def own_name(self, model: str) -> str:
         """The engine's own name for a model that is asked for by another: an alias, or what it stands in for."""
         served = self.facts.models
-        if model in self._aliases:
-            return self._aliases[model]
+        if model in self.aliases:
+            return self.aliases[model]
         return served[0] if served and model not in served else model
 
     def found_down(self) -> None:

@@ -1,4 +1,4 @@
-"""What engines tell of themselves elsewhere than in their metrics: TGI's /info, llama.cpp's /props, SGLang's server info.
+"""What engines tell of themselves elsewhere than in their metrics: TGI on /info, llama.cpp on /props, SGLang likewise.
 
 Asked for once after an engine came up. Read at: TGI 3.3 `router/src/server.rs` (Info), llama.cpp of 2026
 `tools/server` (`/props`), SGLang of 2026 `entrypoints/http_server.py` (`/get_server_info`).

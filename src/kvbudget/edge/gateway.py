@@ -94,8 +94,8 @@ class Gateway:
 
     @property
     def prefix_credit(self) -> bool:
-        """Whether an engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise."""
-        return any([member.prefix_credit for member in self.fleet.members])
+        """Whether an engine lets requests use one another's blocks, as far as is known; else nobody is credited."""
+        return any(member.prefix_credit for member in self.fleet.members)
 
     def backend_for(self, model: str | None) -> Backend:
         """An engine that serves a model, one that is up if there is any."""
@@ -301,7 +301,8 @@ class Gateway:
         again = again_after(end, flow.tries, alone=len(self.backends) == 1, recalled=flow.recalled)
         if again is Again.BUSY:
             self._engine_busy(backend, end)
-        if again is Again.NO or flow.tries >= MOST_TRIES - 1 or arrived is None or flow.state is not State.FORWARDED or not flow.exchange.open:
+        lives = flow.state is State.FORWARDED and flow.exchange.open
+        if again is Again.NO or flow.tries >= MOST_TRIES - 1 or arrived is None or not lives:
             return False
         flow.tries += 1
         self.metrics.retries += 1

@@ -7,7 +7,7 @@ nothing away.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvbudget.edge.backend import Backend, EngineFacts
@@ -18,7 +18,7 @@ from kvbudget.edge.scrape import EngineReading
 from kvbudget.engines.readings import EnginePool
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import BackendChanged, CapacityChanged, Event, PoolHeld, Preempted
-from kvbudget.gate.fleet.events import HeldElsewhere, Restarted, Serves
+from kvbudget.gate.fleet.events import Drained, HeldElsewhere, Restarted, Serves
 from kvbudget.gate.fleet.fleet import InstanceEvent
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig
@@ -53,6 +53,7 @@ class Instance:
         self.upstream = Upstream(settings.url, limits)
         self.backend = Backend(settings.url, self.upstream, name=settings.name, aliases=settings.aliases)
         self.assumed = prefix_cache_assumed
+        self._config = config
         layout = settings.layout or uniform_layout(settings.block_size or 16)
         gate = Gate(self.config_of(config), layout, Blocks(settings.pool_blocks or 0))
         gate.backend_up = False  # until the first look at it
@@ -71,16 +72,37 @@ class Instance:
         self._preemptions: int | None = None  # the engine's counter, when it was last read
         self._deaf = False  # it was said that the engine does not tell
         self._moved = 0.0  # what its gate had heard of it at the last look
-        self._told_choice = ""
 
     def config_of(self, config: GateConfig) -> GateConfig:
         """The limits of its gate: those of all, and its own."""
-        settings = self.settings
+        settings, own = self.settings, self.backend.facts.max_num_seqs
+        most = config.max_num_seqs if settings.max_num_seqs is None else settings.max_num_seqs
         return replace(
             config,
             max_context=config.max_context if settings.max_context is None else settings.max_context,
-            max_num_seqs=config.max_num_seqs if settings.max_num_seqs is None else settings.max_num_seqs,
+            max_num_seqs=most if own is None else min(most, own),
         )
+
+    def reconfigure(self, settings: InstanceSettings, config: GateConfig) -> None:
+        """Go by other settings and limits from now on. Promises that were made are kept; who waits is judged anew."""
+        was_drained, self.settings = self.settings.drain, settings
+        self._config = config
+        self.member.options = settings.options()
+        self.backend.aliases = dict(settings.aliases)
+        gate, pool, ledger = self.member.gate, self.backend.facts.pool, self.member.gate.ledger
+        gate.configure(self.config_of(config))
+        usable, layout = ledger.usable_blocks, ledger.layout
+        if settings.pool_blocks is not None:
+            usable = Blocks(settings.pool_blocks)
+        elif pool is not None:
+            usable = pool.usable_blocks
+        if settings.layout is not None:
+            layout = settings.layout
+        elif settings.block_size is not None and settings.block_size != layout.groups[0].block_size:
+            layout = uniform_layout(settings.block_size)
+        self.push(self.member, CapacityChanged(layout, usable, gate.engine_context))
+        if settings.drain != was_drained:
+            self.push(self.member, Drained(settings.drain))
 
     def start(self) -> None:
         """Begin to watch."""
@@ -113,6 +135,10 @@ class Instance:
             self._changed(up=False)
             return
         self._heed_restart(facts.reading)
+        config = self.config_of(self._config)
+        if config != gate.config:
+            gate.configure(config)
+            log.info("%s runs at most %d sequences", self.backend.name, config.max_num_seqs)
         layout = settings.layout or uniform_layout(block_size)
         ledger = gate.ledger
         if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, gate.engine_context):
@@ -152,7 +178,9 @@ class Instance:
         else:
             self.elsewhere.forget()
             problem = self.backend.facts.problem
-            log.warning("the engine at %s is away (%s); it gets no requests until it is back", self.backend.url, problem)
+            log.warning(
+                "the engine at %s is away (%s); it gets no requests until it is back", self.backend.url, problem
+            )
         self.push(self.member, BackendChanged(up))
 
     def _heed_restart(self, reading: EngineReading | None) -> None:
@@ -242,8 +270,3 @@ def why_unusable(pool: EnginePool, layout: Layout | None) -> str:
     if pool.usable_blocks < 1 or not 0 < pool.block_size <= _LARGEST_BLOCK:
         return f"it says {pool.usable_blocks} usable blocks of {pool.block_size} tokens"
     return ""
-
-
-def names_of(instances: Iterable[Instance]) -> str:
-    """For messages: `a, b`."""
-    return ", ".join(instance.backend.name for instance in instances)

@@ -10,8 +10,8 @@ from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities
-from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.models import model_in, models_of
+from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
 from kvbudget.edge.paths import CHARGED, passes

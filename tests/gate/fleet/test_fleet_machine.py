@@ -67,7 +67,10 @@ class FleetMachine(RuleBasedStateMachine):
             members.append(Member(name, gate, options, config))
         self.fleet = Fleet(members, config)
         for member in members:
-            self.push_at(member, CapacityChanged(uniform_layout(BLOCK), Blocks(data.draw(st.sampled_from([24, 20, 30, 6]))), None))
+            self.push_at(
+                member,
+                CapacityChanged(uniform_layout(BLOCK), Blocks(data.draw(st.sampled_from([24, 20, 30, 6]))), None),
+            )
             self.push_at(member, BackendChanged(True))
 
     def push(self, event: Event) -> None:
