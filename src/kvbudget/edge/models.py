@@ -26,7 +26,7 @@ def models_of(gateway: "Gateway") -> bytes:
 
 def model_in(body: bytes) -> str | None:
     """The model that a body names, if it is JSON and does."""
-    if not body.lstrip()[:1] == b"{" or len(body) > _LARGEST_LOOKED_AT:
+    if body.lstrip()[:1] != b"{" or len(body) > _LARGEST_LOOKED_AT:
         return None
     try:
         model = orjson.loads(body).get("model")
