@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -75,7 +75,13 @@ class ServiceSettings:
         """Every instance, with what holds for all of them where it says nothing itself."""
         if not self.instances:
             return (InstanceSettings(self.backend_url, "", self.pool_blocks, self.block_size, self.layout),)
-        return self.instances
+        return tuple([self._completed(one) for one in self.instances])
+
+    def _completed(self, one: InstanceSettings) -> InstanceSettings:
+        layout = self.layout if one.block_size is None else one.layout
+        blocks = self.pool_blocks if one.pool_blocks is None else one.pool_blocks
+        size = self.block_size if one.block_size is None else one.block_size
+        return replace(one, pool_blocks=blocks, block_size=size, layout=layout)
 
 
 class GateService:

@@ -51,8 +51,8 @@ class FleetMachine(RuleBasedStateMachine):
         for name in "xyz"[: data.draw(st.integers(1, 3))]:
             gate = Gate(
                 GateConfig(
-                    policy=policy, max_num_seqs=data.draw(st.sampled_from([6, 1, 3])), queue_requests=4, queue_ns=MOST_WAIT,
-                    abort_tail_ns=0, lag_steps=2, tenants=tenants,
+                    policy=policy, max_num_seqs=data.draw(st.sampled_from([6, 1, 3])), queue_requests=4,
+                    queue_ns=MOST_WAIT, abort_tail_ns=0, lag_steps=2, tenants=tenants,
                 ),
                 uniform_layout(BLOCK), Blocks(0),
             )  # fmt: skip

@@ -43,7 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again",
     )
     where = parser.add_argument_group("engine")
-    where.add_argument("--backend", action="append", metavar="URL", help="the engine, http://HOST:PORT")
+    where.add_argument(
+        "--backend", action="append", metavar="URL", help="an engine, http://HOST:PORT; may be given several times"
+    )
     where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
     where.add_argument(
         "--tokenizer",
