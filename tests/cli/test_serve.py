@@ -134,7 +134,7 @@ def test_a_port_in_use_is_a_clear_error() -> None:
     [
         (),
         ("--backend", "http://a:1", "--embedded-engine"),
-        ("--backend", "http://a:1", "--backend", "http://b:1"),
+        ("--backend", "http://a:1", "--backend", "http://a:1"),
         ("--backend", "a:1"),
         ("--backend", "http://a:99999"),
         ("--backend", "http://a:1/v1"),

@@ -2,13 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kvbudget.edge.instance import usable_blocks, why_unusable
 from kvbudget.edge.scrape import EngineReading
-from kvbudget.edge.service import GateService, ServiceSettings, _usable_blocks, _why_unusable
+from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.engines.vllm_metrics import EnginePool
+from kvbudget.gate.events import PoolHeld, Preempted
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
 from kvbudget.pool.footprint import Footprint
@@ -39,7 +43,7 @@ def test_the_engine_s_smaller_pool_wins_over_what_a_budget_hoped_for_and_is_said
             service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
         return service
 
-    with caplog.at_level(logging.WARNING, "kvbudget.service"):
+    with caplog.at_level(logging.WARNING, "kvbudget.instance"):
         assert asyncio.run(looks()).gate.ledger.usable_blocks == 512
     warned = [record.getMessage() for record in caplog.records if "fewer than" in record.getMessage()]
     assert [text.split()[3] for text in warned] == ["512", "400", "512"]
@@ -52,22 +56,22 @@ def test_the_log_says_the_blocks_that_requests_are_charged_by(caplog: pytest.Log
         pool = engine_pool(512, single_group=True)
         service._looked(replace(service.backend.facts, up=True, pool=pool, max_context=Tokens(4096)))
 
-    with caplog.at_level(logging.INFO, "kvbudget.service"):
+    with caplog.at_level(logging.INFO, "kvbudget.instance"):
         asyncio.run(look())
     assert "pool: 98 usable blocks of 16 and 32 tokens (2 groups of caches), context 4096" in caplog.text
 
 
 def test_what_was_told_wins_over_a_larger_pool_and_stands_alone_when_the_engine_is_silent() -> None:
-    assert _usable_blocks(400, engine_pool(512, single_group=True)) == 400
-    assert _usable_blocks(400, None) == 400
-    assert _usable_blocks(None, engine_pool(512, single_group=True)) == 512
-    assert _usable_blocks(None, None) is None
+    assert usable_blocks(400, engine_pool(512, single_group=True)) == 400
+    assert usable_blocks(400, None) == 400
+    assert usable_blocks(None, engine_pool(512, single_group=True)) == 512
+    assert usable_blocks(None, None) is None
 
 
 def test_an_engine_with_several_groups_needs_the_budget_that_knows_them() -> None:
     pool = engine_pool(512, single_group=False)
-    assert "--config" in _why_unusable(pool, None)
-    assert _why_unusable(pool, HYBRID) == ""
+    assert "--config" in why_unusable(pool, None)
+    assert why_unusable(pool, HYBRID) == ""
 
 
 def test_requests_are_charged_by_the_groups_of_the_budget() -> None:
@@ -80,6 +84,16 @@ def test_requests_are_charged_by_the_groups_of_the_budget() -> None:
     assert ledger.usable_blocks == 1000
 
 
+def only(kind: type[Any], told: list[int]) -> Callable[[object, Any], None]:
+    """Notes the figure of events of one kind."""
+
+    def push(member: object, event: Any) -> None:
+        if isinstance(event, kind):
+            told.append(event[-1])
+
+    return push
+
+
 def test_the_gate_hears_of_preemptions_since_the_last_look_and_of_none_that_were_there_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,7 +101,7 @@ def test_the_gate_hears_of_preemptions_since_the_last_look_and_of_none_that_were
 
     async def looks() -> None:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=512, block_size=16))
-        monkeypatch.setattr(service.gateway, "preempted", told.append)
+        monkeypatch.setattr(service.instances[0], "push", only(Preempted, told))
         for count in (5, 5, 7, None, 7, 2, 0, 0):  # 2: the engine was restarted
             reading = None if count is None else EngineReading(None, None, None, None, count)
             service._looked(replace(service.backend.facts, up=True, reading=reading))
@@ -102,7 +116,7 @@ def test_the_gate_hears_what_the_engine_holds_only_from_a_gauge_that_is_of_now(m
 
     async def looks() -> None:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=100, block_size=16))
-        monkeypatch.setattr(service.gateway, "pool_held", told.append)
+        monkeypatch.setattr(service.instances[0], "push", only(PoolHeld, told))
 
         def look(pool: EnginePool | None, usage: float | None, running: int | None) -> None:
             reading = EngineReading(pool, usage, running, 0, 0)
@@ -169,7 +183,7 @@ def test_an_engine_that_hides_its_preemptions_is_said_once_where_they_matter(
 def test_a_preemption_makes_the_learned_policy_more_careful() -> None:
     async def caution() -> float:
         service = GateService(ServiceSettings("http://127.0.0.1:1", pool_blocks=512, block_size=16))
-        service.gateway.preempted(3)
+        service.gateway.push(Preempted(None, 3))
         return service.gate.learned.margin.added
 
     assert asyncio.run(caution()) > 0

@@ -77,6 +77,7 @@ class GatewayInstance(SteppingInstance):
         super().__init__(*args)
         self.now_ns = 0
         self.loop = Loop(self)
+        self.name, self.busy_in_row = "pool", 0
         self.flows: dict[str, Flow] = {}
         self.gateway = Gateway(
             self.gate,
@@ -101,6 +102,9 @@ class GatewayInstance(SteppingInstance):
 
     def request_headers(self, exchange: Any, request_id: bytes) -> list[Any]:
         return []
+
+    def own_name(self, model: str) -> str:
+        return model
 
     def relay(self, exchange: Exchange, *, body: bytes, watcher: Flow, **_: Any) -> object:
         """The engine gets what was written into the body."""
@@ -131,7 +135,7 @@ class GatewayInstance(SteppingInstance):
             for _ in range(event.new_tokens):
                 self.flows[event.request_id].on_events(1)
         elif isinstance(event, Preempted):
-            gateway.preempted(event.requests)
+            gateway.push(event)
         elif isinstance(event, Tick):
             (timer,) = self.loop.timers
             assert timer[0] == self.now_ns
@@ -184,7 +188,7 @@ def through_the_gateway(load: list[TraceRequest], given: Settings, policy: str) 
 
 def _without_route(event: Event) -> Event:
     """A trace names no model; the gateway's requests all have one."""
-    return event._replace(route="") if isinstance(event, Arrived) else event
+    return event._replace(route="", model=None) if isinstance(event, Arrived) else event
 
 
 LOADS: dict[str, Callable[[], list[TraceRequest]]] = {

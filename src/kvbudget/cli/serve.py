@@ -16,6 +16,7 @@ from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
+    from kvbudget.edge.instance import Instance
     from kvbudget.edge.service import GateService, ServiceSettings
 
 EPILOG = """examples:
@@ -23,6 +24,8 @@ EPILOG = """examples:
       try it: the gate before the embedded paged engine
   kvbudget serve --backend http://127.0.0.1:8000
       before a vLLM: pool, context cap and token counts are the engine's own
+  kvbudget serve --backend http://10.0.0.7:8000 --backend http://10.0.0.8:8000
+      before two: each with its own pool; models by name, long requests only where they fit
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer ./Qwen3-8B --policy worst-case
       count with the model's tokenizer; promise every request its worst case
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer bound --pool-blocks 2048 --block-size 16
@@ -211,6 +214,7 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         "max_num_seqs": service.gate.config.max_num_seqs,
         "policy": service.gate.config.policy.value,
         "counter": service.reception.counter.name,
+        "instances": [_chosen(instance) for instance in service.instances],
     }
     if as_json:
         print(json.dumps(ready), flush=True)
@@ -224,10 +228,47 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         if service.gate.backend_up
         else f"NOT UP YET ({facts.problem}); requests get 503 until it is"
     )
+    if len(service.instances) > 1:
+        state = "\n  engine: ".join(_told_of(instance) for instance in service.instances)
     told = (
-        f"kvbudget {verb}: gate {service.url} before {service.backend.url}, admin {service.admin_url}\n"
+        f"kvbudget {verb}: gate {service.url} before {_urls(service)}, admin {service.admin_url}\n"
         f"  engine: {state}\n"
         f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
         f"  look:   curl {service.admin_url}/v1/state"
     )
     print(printable(told), flush=True)
+
+
+def _urls(service: "GateService") -> str:
+    return " and ".join(instance.backend.url for instance in service.instances)
+
+
+def _chosen(instance: "Instance") -> dict[str, object]:
+    """What the gate goes by for one engine, and whose word it is."""
+    gate, facts, settings = instance.member.gate, instance.backend.facts, instance.settings
+    own = facts.pool
+    return {
+        "name": instance.backend.name,
+        "url": instance.backend.url,
+        "up": gate.backend_up,
+        "problem": facts.problem,
+        "engine": facts.engine,
+        "models": list(facts.models),
+        "usable_blocks": gate.ledger.usable_blocks,
+        "usable_blocks_from": "the engine" if own and settings.pool_blocks != gate.ledger.usable_blocks else "settings",
+        "block_size": gate.ledger.layout.groups[0].block_size,
+        "max_context": gate.max_context,
+        "max_context_from": "the engine" if gate.max_context == gate.engine_context else "the pool or settings",
+        "max_num_seqs": gate.config.max_num_seqs,
+    }
+
+
+def _told_of(instance: "Instance") -> str:
+    chosen = _chosen(instance)
+    if not chosen["up"]:
+        return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
+    models = ", ".join(instance.backend.facts.models)
+    return (
+        f"{chosen['name']} ({chosen['engine'] or 'unknown engine'}, {models}): pool of {chosen['usable_blocks']} blocks "
+        f"x {chosen['block_size']} tokens, context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
+    )

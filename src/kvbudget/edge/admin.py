@@ -13,10 +13,12 @@ from starlette.routing import Route
 
 from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens.count import Counter
 from kvbudget.edge.tokens.takeover import WatchedCounter
 from kvbudget.errors import InputError
+from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS
 
@@ -29,7 +31,8 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 
 
 def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`; to change: `/v1/mode`, `/v1/reload`."""
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change: `/v1/mode`,
+    `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
     registry = CollectorRegistry()
     gateway.metrics.gauges = lambda: gauges(reception)
@@ -42,10 +45,9 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def ready(_: Request) -> Response:
-        gate = gateway.gate
-        problem = (
-            "draining" if gate.draining else "" if gate.backend_up else gateway.backend.facts.problem or "engine down"
-        )
+        admission = gateway.admission
+        problem = "" if admission.backend_up else problem_of(gateway) or "engine down"
+        problem = "draining" if admission.draining else problem
         return JSONResponse({"ready": not problem, "problem": problem}, status_code=503 if problem else 200)
 
     async def state(_: Request) -> Response:
@@ -69,9 +71,8 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
         return JSONResponse({"changed": changed, "needs_restart": later})
 
     async def index(_: Request) -> Response:
-        return JSONResponse(
-            {"kvbudget": __version__, "paths": ["/v1/state", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]}
-        )
+        paths = ["/v1/state", "/v1/instances", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
+        return JSONResponse({"kvbudget": __version__, "paths": paths})
 
     return Starlette(
         routes=[
@@ -82,6 +83,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/v1/state", state),
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
+            *instance_routes(gateway, now_ns),
         ]
     )
 
@@ -100,17 +102,40 @@ GAUGES = {
         "Answers that the learned policy knows by now, old ones counting less; below 4 trajectory decides."
     ),
     "kvbudget_learned_margin": "Standard deviations that preemptions have added to what policy learned keeps free.",
-    "kvbudget_backend_up": "1 if the engine answers, else 0.",
+    "kvbudget_backend_up": "1 if the engine answers and makes progress, else 0.",
+    "kvbudget_elsewhere_blocks": "Blocks held in the engine by what did not come through this gate, as far as is seen.",
+    "kvbudget_taken_blocks": "Blocks that are not promised for now: held elsewhere, or of an engine that came back.",
+    "kvbudget_instance_draining": "1 if the instance is taken out of service by an operator, else 0.",
+    "kvbudget_instance_ejected": "1 if failures in a row took the instance out, else 0.",
     "kvbudget_queue_requests": "Requests that wait for room.",
     "kvbudget_queue_tokens": "Tokens of the requests that wait.",
 }
 
 
 def gauges(reception: Reception) -> Iterable[Metric]:
-    """The gauges of the contract, computed at scrape time from the one ledger."""
-    gate, instance = reception.gateway.gate, reception.gateway.backend.name
-    ledger = gate.ledger
-    held = held_blocks(reception.gateway)
+    """The gauges of the contract, computed at scrape time from the ledgers."""
+    gateway = reception.gateway
+    families = {name: GaugeMetricFamily(name, text, labels=_labels(name)) for name, text in GAUGES.items()}
+    queues = [member.gate.queue for member in gateway.fleet.members]
+    families["kvbudget_queue_requests"].add_metric([], sum([len(queue) for queue in queues]))
+    families["kvbudget_queue_tokens"].add_metric([], sum([queue.tokens for queue in queues]))
+    for member in gateway.fleet.members:
+        for name, value in _gauges_of(gateway, member).items():
+            families[name].add_metric([member.name], value)
+        by_tenant = member.gate.promised_by_tenant()
+        for tenant in sorted(reception.identities.tenants | by_tenant.keys()):
+            families["kvbudget_reserved_blocks"].add_metric([member.name, tenant], by_tenant.get(tenant, 0))
+    return [family for family in families.values() if family.samples]
+
+
+def _labels(name: str) -> list[str]:
+    if name.startswith("kvbudget_queue_"):  # of all instances: who waits may go to any
+        return []
+    return ["instance", "tenant"] if name == "kvbudget_reserved_blocks" else ["instance"]
+
+
+def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
+    gate, ledger = member.gate, member.gate.ledger
     values: dict[str, float] = {
         "kvbudget_pool_blocks": ledger.usable_blocks,
         "kvbudget_ledger_reserved_blocks": gate.promised_blocks(),
@@ -119,30 +144,15 @@ def gauges(reception: Reception) -> Iterable[Metric]:
         "kvbudget_learned_answers": gate.learned.lengths.answers,
         "kvbudget_learned_margin": gate.learned.margin.added,
         "kvbudget_backend_up": float(gate.backend_up),
-        "kvbudget_queue_requests": len(gate.queue),
-        "kvbudget_queue_tokens": gate.queue.tokens,
+        "kvbudget_elsewhere_blocks": member.elsewhere_blocks,
+        "kvbudget_taken_blocks": gate.promises.taken_blocks,
+        "kvbudget_instance_draining": float(member.draining),
+        "kvbudget_instance_ejected": float(member.circuit.is_open),
     }
+    held = held_blocks(gateway, member)
     if held is not None:
         values["kvbudget_held_blocks"] = held
-    for name, value in values.items():
-        queue = name.startswith("kvbudget_queue_")  # one queue before all instances
-        family = GaugeMetricFamily(name, GAUGES[name], labels=[] if queue else ["instance"])
-        family.add_metric([] if queue else [instance], value)
-        yield family
-    name = "kvbudget_reserved_blocks"
-    reserved = GaugeMetricFamily(name, GAUGES[name], labels=["instance", "tenant"])
-    by_tenant = gate.promised_by_tenant()
-    for tenant in sorted(reception.identities.tenants | by_tenant.keys()):
-        reserved.add_metric([instance, tenant], by_tenant.get(tenant, 0))
-    yield reserved
-
-
-def held_blocks(gateway: Gateway) -> int | None:
-    """The engine's own word: its usage gauge times the usable blocks (vLLM: 1 - free / (num_gpu_blocks - 1))."""
-    reading = gateway.backend.facts.reading
-    if reading is None or reading.usage is None:
-        return None
-    return round(reading.usage * gateway.gate.ledger.usable_blocks)
+    return values
 
 
 def counting_of(counter: Counter) -> dict[str, object]:
@@ -170,7 +180,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "reserved_blocks": gate.promised_blocks(),
             "peak_sum_blocks": ledger.peak_sum_blocks,
             "free_blocks": gate.free_blocks(),
-            "held_blocks": held_blocks(gateway),
+            "held_blocks": held_blocks(gateway, gateway.fleet.members[0]),
         },
         "policy": gate.config.policy.value,
         "shadow": gateway.shadow,
@@ -214,8 +224,9 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "waiting": None if reading is None else reading.waiting,
             "preemptions": None if reading is None else reading.preemptions,
         },
+        "instances": instances_of(gateway, now_ns),
         "counter": reception.counter.name,
-        "draining": gate.draining,
+        "draining": gateway.admission.draining,
     }
 
 

@@ -40,6 +40,7 @@ ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.CONTEXT_EXCEEDED: Answer(400, "context_length_exceeded", retry=False),
     Refusal.NEVER_FITS: Answer(400, "context_length_exceeded", retry=False),
     Refusal.TOO_MANY_SEQUENCES: Answer(400, "too_many_sequences", retry=False),
+    Refusal.UNKNOWN_MODEL: Answer(404, "model_not_found", retry=False),
     Refusal.BAD_REQUEST: Answer(400, "invalid_value", retry=False),
     Refusal.TENANT_TOO_LARGE: Answer(400, "tenant_limit_exceeded", retry=False),
     Refusal.TENANT_SHARE: Answer(429, "rate_limit_exceeded", retry=True),
@@ -54,6 +55,9 @@ ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
 }
+
+
+_PARAMS = {Refusal.UNKNOWN_MODEL: "model"}
 
 
 class Refuser:
@@ -86,7 +90,7 @@ class Refuser:
         message = self._message(reject) + ("" if exact or answer.status == 503 else _BOUNDED)
         if field != "max_tokens":
             message = message.replace("max_tokens", field or "the number of inputs")
-        param = field if reject.refusal is Refusal.NEVER_FITS and field else None
+        param = (field or None) if reject.refusal is Refusal.NEVER_FITS else _PARAMS.get(reject.refusal)
         form = OPENAI if errors is None else errors
         return status, headers, form.body(status, answer.code, message, param=param, request_id=request_id)
 
@@ -108,6 +112,8 @@ class Refuser:
                     f"The request asks for {reject.sequences} sequences (n times prompts), and the engine runs at most "
                     f"{reject.max_num_seqs} at once (--max-num-seqs); lower n."
                 )
+            case Refusal.UNKNOWN_MODEL:
+                return "The model that the request names does not exist here; GET /v1/models lists those that do."
             case Refusal.BAD_REQUEST:
                 return "The request cannot be understood."
             case (

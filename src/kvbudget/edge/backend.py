@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
 
+from kvbudget.edge.details import Details, details_of
 from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines, end_to_end
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
-from kvbudget.engines.vllm_metrics import EnginePool
+from kvbudget.engines.readings import EnginePool
 from kvbudget.errors import InputError
 from kvbudget.units import Tokens
 
@@ -36,7 +37,8 @@ class EngineFacts:
     """What is known of the engine after a look. `models`: ids that it serves; `max_context` in tokens, None if unknown.
 
     `reading` is of this look; models, context and pool are the last ones told since the engine came up: a scrape that
-    fails takes nothing away from an engine that is healthy.
+    fails takes nothing away from an engine that is healthy. `listed` are its models as it lists them, `engine` its name
+    (empty: it does not tell), `max_num_seqs` its own limit.
     """
 
     up: bool
@@ -46,15 +48,31 @@ class EngineFacts:
     pool: EnginePool | None = None
     problem: str = ""
     looked_ns: int = 0  # when, on the monotonic clock
+    engine: str = ""
+    max_num_seqs: int | None = None
+    listed: tuple[dict[str, object], ...] = ()
 
 
 class Backend:
     """One engine instance. `watch` looks at it again and again and tells of every change."""
 
-    def __init__(self, url: str, upstream: Upstream, *, interval_s: float = 2.0, down_interval_s: float = 0.2) -> None:
+    def __init__(
+        self,
+        url: str,
+        upstream: Upstream,
+        *,
+        interval_s: float = 2.0,
+        down_interval_s: float = 0.2,
+        name: str = "",
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self.upstream = upstream
         self.url = url
-        self.name = url.split("://", 1)[-1].rstrip("/")
+        self.name = name or url.split("://", 1)[-1].rstrip("/")
+        self.last_looked_ns = 0  # when it was last seen to be what it was
+        self.busy_in_row = 0  # answers by which the engine said that it is overloaded, since it last took one
+        self.aliases = {} if aliases is None else dict(aliases)
+        self._details: Details | None = None  # asked for once, since the engine came up
         self.facts = EngineFacts(up=False, problem="not looked at yet")
         self._interval_s = interval_s
         self._down_interval_s = down_interval_s
@@ -71,6 +89,13 @@ class Backend:
         """The same, for `Upstream.relay` to make once for a client that says the same headers again and again."""
         return ClientHeaders(_NOT_FORWARDED, OwnLines(_REQUEST_ID, b"x-request-id: %b\r\n" % request_id))
 
+    def own_name(self, model: str) -> str:
+        """The engine's own name for a model that is asked for by another: an alias, or what it stands in for."""
+        served = self.facts.models
+        if model in self.aliases:
+            return self.aliases[model]
+        return served[0] if served and model not in served else model
+
     def found_down(self) -> None:
         """A relay could not reach it: tell at once, and look again soon."""
         if self.facts.up:
@@ -81,6 +106,8 @@ class Backend:
     async def look(self) -> EngineFacts:
         """Ask the engine for health, models and metrics. What goes wrong is in `problem`."""
         last = self.facts if self.facts.up else EngineFacts(up=True)
+        if not self.facts.up:
+            self._details = None
         try:
             health = await self._get(b"/health")
         except UpstreamError as error:
@@ -90,17 +117,30 @@ class Backend:
         if health.status >= 500:
             self.facts = EngineFacts(up=False, problem=f"/health answered {health.status}")
             return self.facts
-        models, max_context = await self._models()
-        reading, problem = await self._reading()
-        pool = reading.pool if reading is not None and reading.pool is not None else last.pool
+        listed, max_context = await self._models()
+        models = tuple(str(entry.get("id")) for entry in listed)
+        reading, problem = await self._reading(b"/metrics")
+        if reading is None or not reading.engine:  # TensorRT-LLM has JSON there, and its metrics elsewhere
+            other, _ = await self._reading(b"/prometheus/metrics")
+            reading, problem = (other, "") if other is not None and other.engine else (reading, problem)
+        engine = reading.engine if reading is not None else last.engine
+        if self._details is None and engine != "vllm":
+            self._details = await details_of(self._get, engine)
+        details = self._details or Details()
+        pool = details.pool_of(reading.pool if reading is not None else None) or last.pool
+        max_context = max_context if max_context is not None else details.max_context
+        self.last_looked_ns = self.facts.looked_ns or self.last_looked_ns
         self.facts = EngineFacts(
             True,
-            models or last.models,
+            models or details.models or last.models,
             max_context if max_context is not None else last.max_context,
             reading,
             pool,
             problem,
             time.monotonic_ns(),
+            engine or details.engine,
+            details.max_num_seqs or (None if reading is None else reading.max_num_seqs),
+            listed or last.listed,
         )
         return self.facts
 
@@ -123,7 +163,7 @@ class Backend:
     async def _get(self, path: bytes) -> Response:
         return await self.upstream.request(b"GET", path, [], b"", _PROBE_TIMEOUT_S)
 
-    async def _models(self) -> tuple[tuple[str, ...], Tokens | None]:
+    async def _models(self) -> tuple[tuple[dict[str, object], ...], Tokens | None]:
         try:
             answer = await self._get(b"/v1/models")
         except UpstreamError:
@@ -136,11 +176,11 @@ class Backend:
             return (), None
         lengths = [entry.get("max_model_len") for entry in listed]
         known = [length for length in lengths if type(length) is int and length > 0]
-        return tuple(str(entry.get("id")) for entry in listed), Tokens(min(known)) if known else None
+        return tuple(listed), Tokens(min(known)) if known else None
 
-    async def _reading(self) -> tuple[EngineReading | None, str]:
+    async def _reading(self, path: bytes) -> tuple[EngineReading | None, str]:
         try:
-            answer = await self._get(b"/metrics")
+            answer = await self._get(path)
         except UpstreamError as error:
             return None, f"/metrics: {error}"
         if answer.status != 200:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from kvbudget.edge.access_log import Record
+from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd
@@ -20,6 +21,7 @@ from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.tokens.count import Count
 from kvbudget.gate.config import PROGRESS_STRIDE
+from kvbudget.gate.events import Arrived
 
 
 class State(Enum):
@@ -45,7 +47,7 @@ class FlowOwner(Protocol):
     def client_gone(self, flow: "Flow") -> None:
         """The client left before its answer was complete."""
 
-    def passes_on(self, status: int) -> bool:
+    def passes_on(self, flow: "Flow", status: int) -> bool:
         """Whether an answer with this status is for the client."""
 
     def relay_progressed(self, flow: "Flow") -> None:
@@ -62,23 +64,29 @@ class Flow:
     """What the gateway knows of one request. `key` is its id in the gate: never the client's, which may repeat."""
 
     __slots__ = (
+        "arrived",
         "ask",
+        "backend",
         "counting",
         "exact",
         "exchange",
+        "forwarded_ns",
         "held",
         "identity",
         "instead",
         "key",
+        "lost",
         "on_over",
         "owner",
         "paced",
         "prompt_tokens",
+        "recalled",
         "record",
         "relay",
         "seen_events",
         "state",
         "surface",
+        "tries",
         "unreported_events",
     )
 
@@ -87,9 +95,16 @@ class Flow:
         self.key = key
         self.exchange = exchange
         self.identity = identity
-        self.ask: Ask | None = ask  # until it is forwarded: prompts are large, streams are long
+        # Until the engine answers, in case that it is to be tried again: prompts are large, streams are long.
+        self.ask: Ask | None = ask
         self.surface = ask.surface
         self.on_over: Callable[[], None] | None = None  # gives back what it took beside the pool
+        self.arrived: Arrived | None = None
+        self.backend: Backend | None = None  # that it was forwarded to
+        self.forwarded_ns = 0
+        self.tries = 0
+        self.recalled = False  # we cut it off, so that it is tried elsewhere
+        self.lost = False  # its engine is another process by now
         self.state = State.COUNTING
         self.counting: asyncio.Future[Count] | None = None
         self.prompt_tokens = 0
@@ -116,7 +131,7 @@ class Flow:
             self.counting.cancel()  # nobody waits for it any more; done, this does nothing
             self.counting = None
         self.relay = None
-        self.ask = None
+        self.ask = self.arrived = None
         on_over = self.on_over
         if on_over is not None:
             self.on_over = None
@@ -128,7 +143,10 @@ class Flow:
 
     def on_head(self, status: int, headers: Headers) -> bool:
         """For the relay: pass on what the engine answers, its overload aside."""
-        return self.owner.passes_on(status)
+        if not self.owner.passes_on(self, status):
+            return False
+        self.ask = self.arrived = None
+        return True
 
     def on_events(self, count: int) -> None:
         """For the relay: one token each, give or take what GateConfig.lag_steps covers."""

@@ -7,7 +7,7 @@ engine within the callback that received its last byte.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kvbudget.edge.access_log import AccessLog, Asked, Record
@@ -21,26 +21,21 @@ from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
+from kvbudget.edge.renaming import renamed
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
+from kvbudget.edge.tries import MOST_TRIES, Again, again_after, busy_ns, heard_of
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.events import (
-    Arrived,
-    BackendChanged,
-    DrainStarted,
-    Ended,
-    Event,
-    PaceLost,
-    PoolHeld,
-    Preempted,
-    Progressed,
-    Tick,
-)
+from kvbudget.gate.events import Arrived, DrainStarted, Ended, EngineBusy, Event, PaceLost, Progressed, Tick
+from kvbudget.gate.fleet.events import Heard
+from kvbudget.gate.fleet.fleet import Fleet, InstanceEvent
+from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate, outcome_of
 from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.units import Blocks, Tokens
+from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
@@ -53,15 +48,16 @@ _RESERVED: Final = Held.RESERVED
 _NOTHING: Final = Held.NOTHING
 SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
-# (vLLM 0.32 sends a bare 503), and 408 makes SDKs retry at once.
-_ENGINE_OVERLOADED: Final = frozenset({429, 503})
+# (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
+_ENGINE_OVERLOADED: Final = frozenset({429, 503, 529})
 _ENGINE_TIMED_OUT: Final = 408
 
 
 class Gateway:
-    """Owns the flows of one gate in front of one backend. All methods run in the event loop's thread.
+    """Owns the flows of a gate in front of its backends. All methods run in the event loop's thread.
 
-    `default_new_tokens` is promised and written into a request that names no limit.
+    `gate` and `backend` are the first instance's; of several, `fleet` has the gates and `backends` the engines, by
+    name. `default_new_tokens` is promised and written into a request that names no limit.
     """
 
     def __init__(
@@ -75,16 +71,24 @@ class Gateway:
         now_ns: Callable[[], int],
         prefix_keys: PrefixKeys | None = None,
         access_log: AccessLog | None = None,
+        fleet: Fleet | None = None,
+        backends: Mapping[str, Backend] | None = None,
     ) -> None:
         self.gate = gate
+        if fleet is None:
+            config = FleetConfig()
+            fleet = Fleet([Member(backend.name, gate, MemberOptions(), config)], config)
+            fleet.members[0].prefix_credit = False  # nobody is credited before the engine says that it has a cache
+        self.fleet = fleet
+        # What decides: the fleet, or the one gate itself, at no more cost than without a fleet.
+        self.admission: Fleet | Gate = fleet if fleet.only is None else gate
         # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
         self.shadow = False
         self.access_log = access_log
-        # Whether the engine lets requests use one another's blocks, as far as is known: nobody is credited otherwise.
-        self.prefix_credit = False
         # Told of every exact count that the engine's usage could be compared with: (counted, told).
         self.compared: Callable[[int, int], None] | None = None
         self.backend = backend
+        self.backends = {backend.name: backend} if backends is None else backends
         self.metrics = metrics
         self.refuser = refuser
         self._default_new_tokens = default_new_tokens
@@ -100,6 +104,19 @@ class Gateway:
     def flows(self) -> Iterable[Flow]:
         """All parked and forwarded flows."""
         return self._flows.values()
+
+    @property
+    def prefix_credit(self) -> bool:
+        """Whether an engine lets requests use one another's blocks, as far as is known; else nobody is credited."""
+        return any(member.prefix_credit for member in self.fleet.members)
+
+    def backend_for(self, model: str | None) -> Backend:
+        """An engine that serves a model, one that is up if there is any."""
+        serving = [member for member in self.fleet.members if member.serves(model)]
+        serving = serving or [member for member in self.fleet.members if member.stands_in_for(model)]
+        up = [member for member in serving if member.in_service]
+        chosen = up or serving or self.fleet.members
+        return self.backends[chosen[0].name]
 
     def arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool = False) -> None:
         """A request is counted (or bounded `instead`, where the counter failed): ask the gate."""
@@ -121,27 +138,27 @@ class Gateway:
             flow.record = record_of(flow, ask)
         deadline_ns = identity.deadline_ns
         prefix = (
-            self._prefix_keys.of(ask, counted, self.gate.ledger.key_tokens)
+            self._prefix_keys.of(ask, counted, self.fleet.key_tokens)
             if self.prefix_credit and ask.charge is None
             else ()
         )
-        self.push(
-            Arrived(
-                flow.key,
-                prompts,
-                ask.max_new_tokens,
-                self._default_new_tokens,
-                ask.sequences,
-                identity.tenant,
-                identity.priority,
-                flow.paced,
-                None if deadline_ns is None else received_ns + deadline_ns,
-                exact,
-                _ROUTES[ask.surface] + (ask.model or ""),
-                None,
-                prefix,
-            )
+        event = flow.arrived = Arrived(
+            flow.key,
+            prompts,
+            ask.max_new_tokens,
+            self._default_new_tokens,
+            ask.sequences,
+            identity.tenant,
+            identity.priority,
+            flow.paced,
+            None if deadline_ns is None else received_ns + deadline_ns,
+            exact,
+            _ROUTES[ask.surface] + (ask.model or ""),
+            None,
+            prefix,
+            model=ask.model,
         )
+        self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
 
@@ -150,12 +167,19 @@ class Gateway:
     def push(self, event: Event) -> None:
         """Give the gate an event and carry out what it commands."""
         try:
-            commands = self.gate.handle(event, self._now_ns())
+            commands = self.admission.handle(event, self._now_ns())
         except AccountingError:
             # Cautious: whatever the gate still holds stays promised; nothing is given out twice.
             self.metrics.ledger_errors += 1
             log.exception("the ledger was misused by %s", type(event).__name__)
             return
+        self._obey(commands)
+
+    def push_at(self, member: Member, event: Event | InstanceEvent) -> None:
+        """Give an event of one instance."""
+        self._obey(self.fleet.handle_at(member, event, self._now_ns()))
+
+    def _obey(self, commands: list[Command]) -> None:
         if commands:
             self._commands.extend(commands)
             if self._executing:
@@ -166,7 +190,7 @@ class Gateway:
                     self._execute(self._commands.popleft())
             finally:
                 self._executing = False
-        if self.gate.next_wake_ns != self._timer_ns:
+        if self.admission.next_wake_ns != self._timer_ns:
             self._arm()
 
     def _execute(self, command: Command) -> None:
@@ -194,24 +218,34 @@ class Gateway:
     def _relay(self, flow: Flow, forwarded: Forward | None) -> None:
         """Send it to the engine; without a promise (None), as it came."""
         exchange, ask = flow.exchange, flow.ask
-        assert ask is not None  # noqa: S101 - it is dropped only below
+        assert ask is not None  # noqa: S101 - it is dropped only when the engine answers
         flow.state = State.FORWARDED
-        flow.ask = None
         request_id = flow.identity.request_id
-        as_it_came = self.shadow or forwarded is None
+        gate, backend = self.gate, self.backend
+        if self.fleet.only is None:
+            if forwarded is None:
+                backend = self.backend_for(ask.model)
+            else:
+                member = self.fleet.placed(flow.key)
+                gate, backend = member.gate, self.backends[member.name]
+        flow.backend = backend
+        flow.forwarded_ns = self._now_ns()
         if flow.record is not None:
-            flow.record.instance = self.backend.name
+            flow.record.instance = backend.name
         try:
-            flow.relay = self.backend.upstream.relay(
+            body = ask.raw if forwarded is None or self.shadow else forwarded_body(ask, forwarded.max_new_tokens)
+            if ask.model is not None and (self.fleet.only is None or ask.model in backend.aliases):
+                body = renamed(body, ask.model, backend.own_name(ask.model))
+            flow.relay = backend.upstream.relay(
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=self.backend.client_headers(request_id),
-                body=ask.raw if as_it_came or forwarded is None else forwarded_body(ask, forwarded.max_new_tokens),
+                headers=backend.client_headers(request_id),
+                body=body,
                 response_headers=(
                     identified(exchange, request_id)
                     if forwarded is None
-                    else admitted_headers(self.gate, forwarded, request_id, flow.prompt_tokens, exchange.errors)
+                    else admitted_headers(gate, forwarded, request_id, flow.prompt_tokens, exchange.errors)
                 ),
                 watcher=flow,
             )
@@ -292,8 +326,8 @@ class Gateway:
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
         ended = end.outcome
-        done = ended is _DONE
-        outcome = Outcome.FINISHED if done else _OUTCOMES[ended]
+        done = ended is _DONE and not flow.lost
+        outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
         output_tokens = cached_tokens = None
         if done:
             if end.status is not None and end.status >= 400:
@@ -306,11 +340,15 @@ class Gateway:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.unreported_events:
             self.relay_progressed(flow)
+        backend = flow.backend
+        self._hear(flow, end)
+        if not done and self._tries_again(flow, end, outcome):
+            return
         self.end(
             flow,
             outcome,
             output_tokens=output_tokens,
-            engine_done=done or ended in _ENGINE_DONE,
+            engine_done=done or flow.lost or ended in _ENGINE_DONE,
             cached_tokens=cached_tokens,
             status=end.status,
         )
@@ -318,8 +356,74 @@ class Gateway:
             return
         if ended is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
+        elif flow.recalled and flow.exchange.open:
+            told = "The engine was restarted, or makes no progress; the request is lost there."
+            plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")
         elif ended in _UNANSWERED and flow.exchange.open:
-            self.answer_for_engine(flow.exchange, flow.identity.request_id, end)
+            self.answer_for_engine(flow.exchange, flow.identity.request_id, end, backend)
+
+    def _hear(self, flow: Flow, end: RelayEnd) -> None:
+        """What the end of a relay tells of the engine."""
+        backend = flow.backend
+        assert backend is not None  # noqa: S101 - it was forwarded
+        heard = heard_of(end)
+        if heard is Heard.WELL:
+            backend.busy_in_row = 0
+        if end.outcome is RelayOutcome.UNREACHABLE:
+            backend.found_down()
+        if self.fleet.only is None and flow.state is State.FORWARDED:
+            self._obey(self.fleet.heard(flow.key, heard, self._now_ns()))
+
+    def _tries_again(self, flow: Flow, end: RelayEnd, outcome: Outcome) -> bool:
+        """Whether it goes back into the queue, or to another instance: nothing of an answer was sent, and it may."""
+        arrived, backend = flow.arrived, flow.backend
+        assert backend is not None  # noqa: S101 - it was forwarded
+        again = again_after(end, flow.tries, alone=len(self.backends) == 1, recalled=flow.recalled)
+        if again is Again.BUSY:
+            self._engine_busy(backend, end)
+        lives = flow.state is State.FORWARDED and flow.exchange.open
+        if flow.held is not _RESERVED:
+            return False  # a shadow: what becomes of it is the engine's matter
+        if again is Again.NO or flow.tries >= MOST_TRIES - 1 or arrived is None or not lives:
+            return False
+        flow.tries += 1
+        self.metrics.retries += 1
+        old_key, flow.key = flow.key, f"{flow.key.partition('.')[0]}.{flow.tries}"  # its tail may live on
+        flow.state, flow.relay, flow.recalled, flow.lost = State.PARKED, None, False, False
+        del self._flows[old_key]
+        self._flows[flow.key] = flow
+        flow.seen_events = flow.unreported_events = 0 if flow.ask is None else -flow.ask.lead_events
+        engine_done = end.outcome in _ENGINE_DONE or outcome is Outcome.ENGINE_LOST
+        self.push(Ended(old_key, outcome, None, engine_done))
+        flow.held = _WAITING
+        if flow.state is not State.PARKED:
+            return True  # what followed has ended it
+        event = flow.arrived = arrived._replace(request_id=flow.key)
+        avoid = frozenset({backend.name}) if again is Again.ELSEWHERE else frozenset[str]()
+        self._obey(self.fleet.again(event, avoid, self._now_ns(), flow.exchange.received_ns))
+        return True
+
+    def _engine_busy(self, backend: Backend, end: RelayEnd) -> None:
+        member = self.fleet.named(backend.name)
+        assert member is not None  # noqa: S101 - it was forwarded to it
+        backend.busy_in_row += 1
+        until_ns = self._now_ns() + busy_ns(end, backend.busy_in_row)
+        self.push_at(member, EngineBusy(max(until_ns, member.gate.busy_until_ns)))
+
+    def engine_lost(self, member: Member) -> None:
+        """The engine's process is another one: who was forwarded to the old one gets nothing any more."""
+        since_ns = self.backends[member.name].last_looked_ns
+        for flow in list(self._flows.values()):
+            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.forwarded_ns < since_ns:
+                flow.lost = flow.recalled = True
+                flow.relay.cancel()
+
+    def recall(self, member: Member) -> None:
+        """The engine is stuck: who got nothing of an answer yet is tried elsewhere."""
+        for flow in list(self._flows.values()):
+            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.arrived is not None:
+                flow.recalled = True
+                flow.relay.cancel()
 
     def log_uncounted(
         self, exchange: Exchange, identity: Identity, outcome: Outcome | Refusal, status: int | None
@@ -379,8 +483,10 @@ class Gateway:
                 flow.identity.request_id.decode(),
             )
 
-    def passes_on(self, status: int) -> bool:
-        """Whether an answer of the engine with this status reaches the client."""
+    def passes_on(self, flow: Flow, status: int) -> bool:
+        """Whether an answer of the engine with this status reaches the client as it comes."""
+        if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
+            return False  # its body tells whether that was for want of room
         return status not in _ENGINE_OVERLOADED and status != _ENGINE_TIMED_OUT
 
     def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
@@ -389,15 +495,21 @@ class Gateway:
         if end.status == _ENGINE_TIMED_OUT:
             plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
             return
+        if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
+            exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)
+            return
         self.metrics.refusals[Refusal.ENGINE_BUSY] += 1
         told = "The engine has reached a limit of its own; please retry later."
         self.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id)
 
-    def answer_for_engine(self, exchange: Exchange, request_id: bytes, end: RelayEnd) -> None:
+    def answer_for_engine(
+        self, exchange: Exchange, request_id: bytes, end: RelayEnd, backend: Backend | None = None
+    ) -> None:
         """The engine gave no answer, and nothing was sent to the client yet."""
+        backend = backend or self.backend
         if end.outcome is RelayOutcome.UNREACHABLE:
-            self.backend.found_down()
-            told = f"The engine at {self.backend.name} cannot be reached; please try again later."
+            backend.found_down()
+            told = f"The engine at {backend.name} cannot be reached; please try again later."
             self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
         elif end.outcome is RelayOutcome.NO_CONNECTION:
             # Our own want (connections, descriptors): it says nothing of the engine.
@@ -411,25 +523,6 @@ class Gateway:
             plain_error(exchange, 502, "The engine broke off before it answered.", request_id, "upstream_failed")
 
     # The engine goes and comes; we go
-
-    def backend_changed(self, up: bool) -> None:
-        """The backend's monitor saw the engine come or go."""
-        if up == self.gate.backend_up:
-            return
-        if up:
-            log.info("the engine at %s is up", self.backend.url)
-        else:
-            problem = self.backend.facts.problem
-            log.warning("the engine at %s is away (%s); requests get 503 until it is back", self.backend.url, problem)
-        self.push(BackendChanged(up))
-
-    def preempted(self, requests: int) -> None:
-        """The engine's counter says that it has thrown out so many since it was last looked at."""
-        self.push(Preempted(None, requests))
-
-    def pool_held(self, blocks: Blocks) -> None:
-        """What the engine says that it holds."""
-        self.push(PoolHeld(blocks))
 
     def start_draining(self) -> None:
         """Refuse new requests with 503; parked and forwarded ones go on."""
@@ -454,7 +547,7 @@ class Gateway:
     def _arm(self) -> None:
         """Keep one timer, at the gate's next wake."""
         self.close()
-        wake_ns = self._timer_ns = self.gate.next_wake_ns
+        wake_ns = self._timer_ns = self.admission.next_wake_ns
         if wake_ns is not None:
             delay_s = max(0.0, (wake_ns - self._now_ns()) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)

@@ -96,6 +96,7 @@ class GateMetrics(Collector):
         self.count_seconds = Histogram(_SECONDS)
         self.overhead_seconds = Histogram(_SECONDS)
         self.token_drift = 0
+        self.retries = 0
         self.ledger_errors = 0
 
     def collect(self) -> Iterator[Metric]:
@@ -131,6 +132,11 @@ class GateMetrics(Collector):
             "kvbudget_token_drift",
             "Prompt tokens by which exact counts and the engine's usage differed.",
             self.token_drift,
+        )
+        yield CounterMetricFamily(
+            "kvbudget_retries",
+            "Requests that were tried again, at another instance or from the queue, as their engine gave no answer.",
+            self.retries,
         )
         yield CounterMetricFamily(
             "kvbudget_ledger_errors", "Misuses of the ledger that were caught; each is a bug.", self.ledger_errors

@@ -8,7 +8,7 @@ from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd, RelayOutcome
 
-Unanswered = Callable[[Exchange, bytes, RelayEnd], None]
+Unanswered = Callable[[Exchange, bytes, RelayEnd, Backend], None]
 _BEFORE_HEAD: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
@@ -23,7 +23,7 @@ _BEFORE_HEAD: Final = frozenset(
 class PassingBy:
     """One uncharged exchange: relayed as it is, its own watcher."""
 
-    __slots__ = ("_exchange", "_request_id", "_unanswered", "_under_way", "relay")
+    __slots__ = ("_backend", "_exchange", "_request_id", "_unanswered", "_under_way", "relay")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class PassingBy:
         under_way: "set[PassingBy]",
     ) -> None:
         self._exchange = exchange
+        self._backend = backend
         self._request_id = request_id
         self._unanswered = unanswered
         self._under_way = under_way
@@ -64,4 +65,4 @@ class PassingBy:
         """Answer in the engine's place if it said nothing."""
         self._under_way.discard(self)
         if end.outcome in _BEFORE_HEAD and self._exchange.open:
-            self._unanswered(self._exchange, self._request_id, end)
+            self._unanswered(self._exchange, self._request_id, end, self._backend)

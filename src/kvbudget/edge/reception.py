@@ -11,6 +11,7 @@ from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities, Identity
+from kvbudget.edge.models import model_in, models_of
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.passing import PassingBy
@@ -87,7 +88,13 @@ class Reception:
 
     def _pass(self, exchange: Exchange, request_id: bytes) -> None:
         gateway = self.gateway
-        PassingBy(exchange, gateway.backend, request_id, gateway.answer_for_engine, self.passing)
+        backend = gateway.backend
+        if gateway.fleet.only is None:
+            if exchange.method == b"GET" and exchange.target.partition(b"?")[0] == b"/v1/models":
+                exchange.respond(200, [*_JSON, *identified(exchange, request_id)], models_of(gateway))
+                return
+            backend = gateway.backend_for(model_in(exchange.body))
+        PassingBy(exchange, backend, request_id, gateway.answer_for_engine, self.passing)
 
     def _uncharged(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/health":
@@ -121,12 +128,13 @@ class Reception:
         return True
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
-        gate = self.gateway.gate
+        admission, fleet = self.gateway.admission, self.gateway.fleet
         try:
             identity = self.identities.read_of(exchange, request_id)
             ask = parse_ask(surface, exchange.body)
             flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
-            if gate.draining or not gate.backend_up:
+            unknown = fleet.only is None and not fleet.serves(ask.model)
+            if unknown or admission.draining or not admission.backend_up:
                 # Who will be refused whatever its length needs no count, least of all from an engine that is down.
                 self.gateway.arrive(flow, ask, _UNCOUNTED)
                 return

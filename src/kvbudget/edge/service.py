@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import orjson
+
 from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.admin import admin_app
 from kvbudget.edge.admin_access import AdminAccess
@@ -18,31 +20,30 @@ from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
-from kvbudget.edge.http.upstream import Upstream, UpstreamError
+from kvbudget.edge.http.upstream import UpstreamError
 from kvbudget.edge.identity import Identities
+from kvbudget.edge.instance import Instance
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.scrape import EngineReading
+from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context
 from kvbudget.edge.tokens.takeover import WatchedCounter
-from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
-from kvbudget.gate.events import CapacityChanged
-from kvbudget.gate.gate import Gate, GateConfig
-from kvbudget.gate.policies import Policy
-from kvbudget.pool.groups import Layout, uniform_layout
-from kvbudget.pool.prefix import Sharing
-from kvbudget.units import Blocks, Tokens
+from kvbudget.gate.fleet.fleet import Fleet
+from kvbudget.gate.fleet.options import FleetConfig
+from kvbudget.gate.gate import GateConfig
+from kvbudget.pool.groups import Layout
+from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.service")
 
 _COUNT_TIMEOUT_S = 10.0
-_LARGEST_BLOCK = 65536  # tokens; vLLM's largest so far are hybrids' 4,128
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,17 @@ class ServiceSettings:
 
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
-    tell whether it has a prefix cache. `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `learned_state`: the
-    file in which policy `learned` keeps what it has seen.
-    `keys`: API keys that are asked for, by name; none: nobody is asked. `access_log`: a file, or `-` for stdout.
-    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
-    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for an https backend.
+    tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
+    `instances`: several engines, each by itself; else the one at `backend_url`.
+    `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
+    is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
+    `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
+    file of authorities for https backends.
     """
 
     backend_url: str
+    instances: tuple[InstanceSettings, ...] = ()
+    fleet: FleetConfig = field(default_factory=FleetConfig)
     tokenizer: str = "engine"
     counting: CountingSettings = field(default_factory=CountingSettings)
     pool_blocks: int | None = None
@@ -84,6 +88,18 @@ class ServiceSettings:
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
 
+    def each(self) -> tuple[InstanceSettings, ...]:
+        """Every instance, with what holds for all of them where it says nothing itself."""
+        if not self.instances:
+            return (InstanceSettings(self.backend_url, "", self.pool_blocks, self.block_size, self.layout),)
+        return tuple([self._completed(one) for one in self.instances])
+
+    def _completed(self, one: InstanceSettings) -> InstanceSettings:
+        layout = self.layout if one.block_size is None else one.layout
+        blocks = self.pool_blocks if one.pool_blocks is None else one.pool_blocks
+        size = self.block_size if one.block_size is None else one.block_size
+        return replace(one, pool_blocks=blocks, block_size=size, layout=layout)
+
 
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
@@ -92,11 +108,16 @@ class GateService:
         self.settings = settings
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
         engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
-        self.upstream = Upstream(settings.backend_url, settings.upstream_limits, engine_tls)
-        self.backend = Backend(settings.backend_url, self.upstream)
-        layout = settings.layout or uniform_layout(settings.block_size or 16)
-        self.gate = Gate(settings.gate, layout, Blocks(settings.pool_blocks or 0))
-        self.gate.backend_up = False  # until the first look at it
+        self.instances = [
+            Instance(
+                one, settings.gate, settings.fleet, settings.upstream_limits,
+                prefix_cache_assumed=settings.prefix_cache_assumed, tls=engine_tls,
+            )
+            for one in settings.each()
+        ]  # fmt: skip
+        self.fleet = Fleet([instance.member for instance in self.instances], settings.fleet)
+        first = self.instances[0]
+        self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.gateway = Gateway(
             self.gate,
@@ -106,6 +127,8 @@ class GateService:
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
+            fleet=self.fleet,
+            backends={instance.backend.name: instance.backend for instance in self.instances},
         )
         self.gateway.shadow = settings.shadow
         identities = Identities(
@@ -113,13 +136,12 @@ class GateService:
         )
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
-        self.backend.on_down = lambda: self.gateway.backend_changed(False)
+        for instance in self.instances:
+            instance.push = self.gateway.push_at
+            instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
+            instance.found_up = self._heed_contexts
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._fewer: tuple[int, int] | None = None  # (usable, told): what was last warned of
-        self._preemptions: int | None = None  # the engine's counter, when it was last read
-        self._deaf = False  # it was said that the engine does not tell
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
         self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
         path = settings.learned_state
@@ -146,6 +168,7 @@ class GateService:
         settings = self.settings
         if self._learned is not None:
             self._learned.load()
+            self.fleet.share()
         if (access_log := self.gateway.access_log) is not None:
             self.gateway.metrics.access_log_lost = lambda: access_log.lost
             access_log.open()
@@ -169,7 +192,8 @@ class GateService:
             settings.admin_host,
             settings.admin_port,
         )
-        self._watch = asyncio.create_task(self.backend.watch(self._looked), name="backend watch")
+        for instance in self.instances:
+            instance.start()
         if self._learned is not None:
             self._learned.keep()
 
@@ -208,9 +232,8 @@ class GateService:
 
     async def close(self) -> None:
         """End everything; may be called in any state."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for instance in self.instances:
+            await instance.stop()
         if self._data_plane is not None:
             self._data_plane.stop_accepting()
         await self._cut_off()
@@ -219,77 +242,20 @@ class GateService:
             await self._data_plane.close(0.5)
         if self._control_plane is not None:
             await self._control_plane.close()
-        self.upstream.close()
+        for instance in self.instances:
+            instance.upstream.close()
         if self._learned is not None:
             await self._learned.close()
         if self.gateway.access_log is not None:
             await self.gateway.access_log.close()
 
     def _looked(self, facts: EngineFacts) -> None:
-        """A look at the engine: its pool and context become the gate's, unless they were set by hand."""
-        if not facts.up:
-            self.gateway.backend_changed(False)
-            return
-        settings = self.settings
-        pool = facts.pool
-        problem = facts.problem or "no vllm:cache_config_info on /metrics"
-        if pool is not None and (unusable := _why_unusable(pool, settings.layout)):
-            pool, problem = None, unusable
-        usable = _usable_blocks(settings.pool_blocks, pool)
-        self._warn_of_fewer(settings.pool_blocks, usable)
-        block_size = settings.block_size or (pool.block_size if pool else 16)
-        if usable is None:
-            self.backend.facts = replace(
-                facts,
-                up=False,
-                problem=f"the pool cannot be read from the engine ({problem}): give --pool-blocks and --block-size",
-            )
-            self.gateway.backend_changed(False)
-            return
-        layout = settings.layout or uniform_layout(block_size)
-        ledger = self.gate.ledger
-        if (layout, usable, facts.max_context) != (ledger.layout, ledger.usable_blocks, self.gate.engine_context):
-            log.info("pool: %d usable blocks of %s, context %s", usable, _told_sizes(layout), facts.max_context)
-            self.gateway.push(CapacityChanged(layout, Blocks(usable), facts.max_context))
-        heed_context(self.reception.counter, self.gate.max_context)
-        self.gateway.prefix_credit = _shares_prompts(settings, pool)
-        self.gateway.backend_changed(True)
-        self._heed_preemptions(facts.reading)
-        self._heed_what_is_held(facts.reading)
+        self.instances[0].looked(facts)
 
-    def _heed_preemptions(self, reading: EngineReading | None) -> None:
-        """Tell the gate how many more there are. A counter that fell is that of a restarted engine: what it says are
-        those since. What was there before we came says nothing of us."""
-        count = None if reading is None else reading.preemptions
-        if count is None:
-            if reading is not None and not self._deaf and self.gate.config.policy is Policy.LEARNED:
-                self._deaf = True
-                log.warning(
-                    "the engine does not tell its preemptions: policy learned cannot correct itself by them; "
-                    "--policy trajectory takes no risk"
-                )
-            return
-        before, self._preemptions = self._preemptions, count
-        if before is not None and count != before:
-            more = count - before if count > before else count
-            if more:
-                self.gateway.preempted(more)
-
-    def _heed_what_is_held(self, reading: EngineReading | None) -> None:
-        """Tell the gate what the engine holds, by a gauge that is of now: one that shows fewer running than whose
-        tokens we see is stale, or of an engine that was restarted, and would look as if prompts shared blocks."""
-        if reading is None or reading.pool is None or reading.usage is None or reading.running is None:
-            return
-        seen = sum(1 for living in self.gate.ledger if living.seen_tokens)
-        if seen and reading.running >= seen:
-            self.gateway.pool_held(Blocks(round(reading.usage * reading.pool.usable_blocks)))
-
-    def _warn_of_fewer(self, told: int | None, usable: int | None) -> None:
-        """Once for each such finding: the engine is looked at every two seconds."""
-        fewer = (usable, told) if told is not None and usable is not None and usable < told else None
-        if fewer is not None and fewer != self._fewer:
-            log.warning("the engine has %d usable blocks, fewer than the %d it was to have", *fewer)
-        self._fewer = fewer
+    def _heed_contexts(self) -> None:
+        """What no engine can take need not be tokenized."""
+        contexts = [instance.member.gate.max_context for instance in self.instances]
+        heed_context(self.reception.counter, max(contexts))
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
@@ -300,45 +266,24 @@ class GateService:
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
         async def post(path: str, body: bytes) -> tuple[int, bytes]:
             headers = [(b"content-type", b"application/json")]
+            backend, body = self._counting(body)
             try:
-                answer = await self.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
+                answer = await backend.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
             except UpstreamError as error:
                 if error.kind == "unreachable":
-                    self.backend.found_down()
+                    backend.found_down()
                 raise CountFailedError(f"the engine did not count: {error}") from error
             return answer.status, answer.body
 
         return post
 
-
-def _usable_blocks(told: int | None, pool: EnginePool | None) -> int | None:
-    """What was told, but never more than the engine itself says that it has; None when nobody knows."""
-    if told is None or pool is None:
-        return told if pool is None else pool.usable_blocks
-    return min(told, pool.usable_blocks)
-
-
-def _shares_prompts(settings: ServiceSettings, pool: EnginePool | None) -> bool:
-    """Whether the engine lets requests use one another's blocks. Without its own word only if we were told so."""
-    told = None if pool is None else pool.prefix_caching
-    return settings.gate.sharing is not Sharing.OFF and (settings.prefix_cache_assumed if told is None else told)
-
-
-def _told_sizes(layout: Layout) -> str:
-    """`16 tokens`; of a layout with several groups all block sizes that they have."""
-    sizes = sorted({group.block_size for group in layout.groups})
-    groups = f" ({len(layout.groups)} groups of caches)" if len(layout.groups) > 1 else ""
-    return f"{' and '.join(map(str, sizes))} tokens{groups}"
-
-
-def _why_unusable(pool: EnginePool, layout: Layout | None) -> str:
-    """Why the gate cannot account for a pool that an engine told; empty if it can."""
-    if pool.single_group is False and layout is None:
-        # Sliding windows, state layers: a request holds blocks by rules that block_size alone does not tell.
-        return "the engine has several KV cache groups: plan the model, and give the budget with --config"
-    if pool.usable_blocks < 1 or not 0 < pool.block_size <= _LARGEST_BLOCK:
-        return f"it says {pool.usable_blocks} usable blocks of {pool.block_size} tokens"
-    return ""
+    def _counting(self, body: bytes) -> tuple[Backend, bytes]:
+        """Which engine counts a prompt, and its question: one that serves the model."""
+        if self.fleet.only is not None:
+            return self.backend, body
+        model = orjson.loads(body).get("model")
+        backend = self.gateway.backend_for(model)
+        return backend, body if model is None else renamed(body, model, backend.own_name(model))
 
 
 async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:
@@ -347,7 +292,7 @@ async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) 
     try:
         await service.start()
         deadline = time.monotonic() + look_for_s
-        while not service.gate.backend_up and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at start
+        while not all(one.member.gate.backend_up for one in service.instances) and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at start
             await asyncio.sleep(0.02)
     except BaseException:
         await service.close()

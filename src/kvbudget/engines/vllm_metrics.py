@@ -1,6 +1,7 @@
 """The metric names of vLLM 0.32 that the gate reads, and what its `cache_config_info` labels say of the pool.
 
-Names: `v1/metrics/loggers.py`. Older versions called the usage gauge `vllm:gpu_cache_usage_perc`; it is gone.
+Names: `v1/metrics/loggers.py`. Older versions called the usage gauge `vllm:gpu_cache_usage_perc` (deprecated by PR
+#18354, removed by #29330); a scrape has the one or the other.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,12 @@ from kvbudget.units import Blocks, Tokens
 
 CACHE_CONFIG_INFO = "vllm:cache_config_info"  # gauge, always 1; the facts are its labels
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # 0 to 1, share of num_gpu_blocks - 1; evictable cached blocks are free
+OLD_KV_CACHE_USAGE = "vllm:gpu_cache_usage_perc"
 NUM_REQUESTS_RUNNING = "vllm:num_requests_running"
 NUM_REQUESTS_WAITING = "vllm:num_requests_waiting"
+NUM_WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"  # reason: capacity, or deferred (PR #38435)
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+GENERATION_TOKENS = "vllm:generation_tokens_total"
 NUM_PREEMPTIONS = "vllm:num_preemptions_total"
 NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"  # there, 0 at first, only with speculative decoding
 

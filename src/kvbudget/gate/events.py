@@ -18,7 +18,8 @@ class Arrived(NamedTuple):
     urgent (vLLM's sign). `deadline_ns`: it must be forwarded by then. Not `exact`: `prompts` are upper bounds.
     `route`: model and path, by which lengths are learned apart. `known_tokens`: what it will really produce, if the
     driver is clairvoyant; only the `learned` policy looks at it. `prefix`: keys of the single prompt's blocks
-    (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared.
+    (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared. `model`: as the client named
+    it, None if it did not; by it a fleet chooses, a gate takes whatever it is given.
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class Arrived(NamedTuple):
     route: str = ""
     known_tokens: Tokens | None = None
     prefix: tuple[int, ...] = ()
+    model: str | None = None
 
 
 class Progressed(NamedTuple):
@@ -63,6 +65,20 @@ class Ended(NamedTuple):
     output_tokens: Tokens | None = None
     engine_done: bool = True
     cached_tokens: Tokens | None = None
+
+
+class RoomTaken(NamedTuple):
+    """So many blocks of the pool are not ours to promise for now, beside the margin: traffic that came to the engine by
+    another way holds them, or an engine that has just come back is not to be filled at once. Tells the whole, not a
+    change. Nobody is refused for good because of it."""
+
+    blocks: Blocks
+
+
+class EngineBusy(NamedTuple):
+    """The engine itself said that it is overloaded: nobody is let in until then."""
+
+    until_ns: int
 
 
 class Preempted(NamedTuple):
@@ -116,6 +132,8 @@ Event = (
     | Progressed
     | PaceLost
     | Ended
+    | RoomTaken
+    | EngineBusy
     | Preempted
     | PoolHeld
     | CacheChanged

@@ -35,11 +35,13 @@ from kvbudget.gate.events import (
     CapacityChanged,
     DrainStarted,
     Ended,
+    EngineBusy,
     Event,
     PaceLost,
     PoolHeld,
     Preempted,
     Progressed,
+    RoomTaken,
     Tick,
 )
 from kvbudget.gate.expectation import Expectation
@@ -90,6 +92,7 @@ class Gate:
         self.backend_up = True
         self._tails: deque[tuple[int, str]] = deque()  # (give back at ns, reservation): cut off, engine not yet told
         self._ended_ids: set[str] = set()  # reservations that only live on as tails
+        self.busy_until_ns = 0  # the engine takes nobody before
         self._now_ns = 0
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
@@ -99,6 +102,8 @@ class Gate:
             Ended: self._ended,
             Preempted: self._preempted,
             PoolHeld: self._pool_held,
+            RoomTaken: self._room_taken,
+            EngineBusy: self._engine_busy,
             CacheChanged: self._cache_changed,
             CapacityChanged: self._capacity_changed,
             BackendChanged: self._backend_changed,
@@ -189,17 +194,26 @@ class Gate:
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
         booked = booking is not None
         needed: Blocks | None = None
-        if booked or self._comes_first(event, now_ns):
-            allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
-            if allowed:
-                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+        if booked or self.comes_first(event, now_ns):
+            needed = self.needed_now(event, footprint, peak_blocks, now_ns, booked=booked)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:
             commands += self._park(event, footprint, peak_blocks, booking, now_ns)
         return commands
 
-    def _comes_first(self, event: Arrived, now_ns: int) -> bool:
+    def needed_now(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, booked: bool
+    ) -> Blocks | None:
+        """What all promises need together with this one, whose turn it is; None if it cannot go now."""
+        if now_ns < self.busy_until_ns:
+            return None
+        allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+        if not allowed:
+            return None
+        return self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+
+    def comes_first(self, event: Arrived, now_ns: int) -> bool:
         """Whether it may be tried before all that wait, and would get its first token in time."""
         first = self.queue.place_for(event.priority) == 1 or self.fairness.may_overtake(event)
         return first and not self.parking.is_late(event, self.parking.backlog_ns(), now_ns)
@@ -302,6 +316,15 @@ class Gate:
 
     # The engine tells
 
+    def look(self, now_ns: int) -> list[Command]:
+        """Try those who wait: something that this gate does not hear of may have made room."""
+        return self._tick(_TICK, now_ns, look=True) if self.queue else []
+
+    def end_tails(self, now_ns: int) -> list[Command]:
+        """The engine is another process by now: what was cut off holds nothing there any more."""
+        self._tails = deque((now_ns, request_id) for _, request_id in self._tails)
+        return self._tick(_TICK, now_ns)
+
     def _preempted(self, event: Preempted, now_ns: int) -> list[Command]:
         was_risked = self.promises.by_lengths and self.learned.margin.added < HIGHEST
         if not was_risked:
@@ -312,6 +335,15 @@ class Gate:
     def _pool_held(self, event: PoolHeld, now_ns: int) -> list[Command]:
         if self.config.policy is Policy.LEARNED:
             self.learned.engine_holds(self.ledger, event.blocks, now_ns)
+        return []
+
+    def _room_taken(self, event: RoomTaken, now_ns: int) -> list[Command]:
+        more_room = self.promises.room_taken(event.blocks)
+        return self._tick(_TICK, now_ns, look=more_room and bool(self.queue))
+
+    def _engine_busy(self, event: EngineBusy, now_ns: int) -> list[Command]:
+        self.busy_until_ns = event.until_ns
+        self._look_at(event.until_ns)
         return []
 
     def _cache_changed(self, event: CacheChanged, now_ns: int) -> list[Command]:
@@ -379,6 +411,9 @@ class Gate:
 
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
+        if now_ns < self.busy_until_ns:
+            self._look_at(self.busy_until_ns)
+            return []
         while self.queue and self.backend_up:
             found = first_that_fits(self.queue, self.fairness, self.promises, now_ns)
             if found is None:
@@ -391,11 +426,21 @@ class Gate:
                 self._forward(waiting.arrived, waiting.footprint, waiting.peak_blocks, needed, now_ns, waited_ns)
             )
         again_ns = self.fairness.look_again_ns(now_ns) if self.queue else None
-        if again_ns is not None and (self._recheck_ns is None or again_ns < self._recheck_ns):
-            self._recheck_ns = again_ns
+        if again_ns is not None:
+            self._look_at(again_ns)
         return commands
 
+    def _look_at(self, when_ns: int) -> None:
+        """Look again then whether somebody who waits may go, or sooner."""
+        if self._recheck_ns is None or when_ns < self._recheck_ns:
+            self._recheck_ns = when_ns
+
     # It is refused
+
+    def refuse(self, event: Arrived, refusal: Refusal, now_ns: int, *, waited_ns: int = 0) -> Reject:
+        """The answer to one who is not at this gate and may come to none, as no engine takes it now."""
+        retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else _DOWN_RETRY_NS
+        return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_ns, waited_ns=waited_ns)
 
     def _throw_out(self, waiting: Waiting, refusal: Refusal, now_ns: int, retry_after_ns: int) -> Reject:
         self.queue.remove(waiting.arrived.request_id)

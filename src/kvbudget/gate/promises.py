@@ -42,6 +42,7 @@ class Promises:
         # same sum made later lets everybody be out of step once more, from where they are seen to be by then.
         # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
         self._shown: Blocks | None = None
+        self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
         self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
 
     def configure(self, config: GateConfig) -> None:
@@ -78,7 +79,9 @@ class Promises:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool
     ) -> Blocks | None:
         ledger = self._ledger
-        others = 0 if kept is None else int(kept.most(SPREAD))
+        # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could.
+        taken = self.taken_blocks if len(ledger) else 0
+        others = taken if kept is None else taken + int(kept.most(SPREAD))
         if self.by_lengths:
             sum_of_peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
             if sum_of_peaks + others <= ledger.capacity_blocks:
@@ -86,7 +89,7 @@ class Promises:
             trusted = kept is None and self._fairness.trusts(event, now_ns)
             coming = 0 if booked or trusted else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
             caution = LENDER_CAUTION if trusted else 1.0
-            return self._learned.promise_with(ledger, event, footprint, coming, now_ns, kept, caution)
+            return self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept, caution)
         needed = promise_with(
             self._config.policy,
             ledger,
@@ -165,6 +168,12 @@ class Promises:
         self._shown = None
         self._told_free = None
 
+    def room_taken(self, blocks: Blocks) -> bool:
+        """So many are not ours to promise; whether that leaves more than before."""
+        before, self.taken_blocks = self.taken_blocks, blocks
+        self._told_free = None
+        return blocks < before
+
     def pool_changed(self) -> None:
         """The pool has another size or layout."""
         self._shown = None
@@ -190,8 +199,8 @@ class Promises:
         return shared_out(by_tenant, self.blocks(now_ns))
 
     def free_blocks(self, now_ns: int) -> Blocks:
-        """Blocks that are not promised."""
-        return Blocks(max(0, self._ledger.capacity_blocks - self.blocks(now_ns)))
+        """Blocks that are not promised, nor taken by others."""
+        return Blocks(max(0, self._ledger.capacity_blocks - self.taken_blocks - self.blocks(now_ns)))
 
     def free_to_tell(self, now_ns: int) -> Blocks:
         """`free_blocks`, at most RECHECK_NS old as to progress: a storm of refusals must be cheap."""

@@ -10,6 +10,7 @@ class Refusal(StrEnum):
     CONTEXT_EXCEEDED = "context_exceeded"  # the prompt leaves no room for one token under the context cap
     NEVER_FITS = "never_fits"  # prompt + max_tokens is more than the whole pool can ever hold
     TOO_MANY_SEQUENCES = "too_many_sequences"  # n alone is over max_num_seqs
+    UNKNOWN_MODEL = "unknown_model"  # no configured engine serves a model of this name
     BAD_REQUEST = "bad_request"  # its body or headers cannot be understood; found at the edge, before the gate
     TENANT_TOO_LARGE = "tenant_too_large"  # more blocks than its tenant may ever reserve
     # Not now: lawful, but there is no room.
@@ -45,6 +46,7 @@ class Outcome(StrEnum):
     CLIENT_GONE = "client_gone"  # the client left after it was forwarded
     UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_REFUSED = "upstream_refused"  # the engine answered with an error
+    ENGINE_LOST = "engine_lost"  # the engine restarted, so it no longer knows of the request
     TIMED_OUT = "timed_out"  # the engine kept silent for too long
     SHUT_DOWN = "shut_down"
 

@@ -82,7 +82,7 @@ class Rejections:
         """
         wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
         if wait_ns is None:  # or further than lengths tell anything of
-            wait_ns = self._turnover_ns(event, footprint, now_ns)
+            wait_ns = self.turnover_ns(event, footprint, now_ns)
         own_wait_ns = self._own_turnover_ns(event, footprint, now_ns)
         soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
         if not self._promises.by_lengths:
@@ -105,7 +105,7 @@ class Rejections:
         missing = sum([living.peak_blocks for living in own]) + footprint.peak_blocks(self._ledger.layout) - most
         return self._expectation.wait_ns(own, missing_blocks=missing, missing_sequences=0, now_ns=now_ns)
 
-    def _turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
+    def turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
         """Time until what runs has ended as far as is needed."""
         ledger = self._ledger
         blocks_before, sequences_before = self._queue.before(event.priority)

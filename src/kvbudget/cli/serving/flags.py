@@ -53,7 +53,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     where = parser.add_argument_group("engine")
     where.add_argument(
-        "--backend", action="append", metavar="URL", help="the engine: http(s)://HOST:PORT or unix:/path"
+        "--backend",
+        action="append",
+        metavar="URL",
+        help="an engine: http(s)://HOST:PORT or unix:/path; may be given several times",
     )
     where.add_argument("--backend-ca", metavar="FILE", help="authorities (PEM) of https engines; default: the system's")
     where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")

@@ -5,8 +5,8 @@ import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
 
+from kvbudget.cli.serving.backends import instances_of
 from kvbudget.cli.serving.flags import DEFAULTS, add_flags
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
 from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
@@ -16,6 +16,7 @@ from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens, parse_length, parse_size
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from kvbudget.edge.instance_settings import InstanceSettings
     from kvbudget.edge.keys import ApiKey
     from kvbudget.edge.service import ServiceSettings
     from kvbudget.edge.tokens.counting import CountingSettings
@@ -69,11 +70,9 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
     from kvbudget.edge.http.limits import ServerLimits
     from kvbudget.edge.service import ServiceSettings
 
-    backends = args.backend or []
-    if args.embedded_engine == bool(backends):
+    instances = instances_of(args.backend or [], [] if args.embedded_engine else budget)
+    if args.embedded_engine == bool(instances):
         raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
-    if len(backends) > 1:
-        raise UnsupportedError("several --backend: this version serves one engine", fix="run one gate per engine")
     if args.ledger != "memory":
         raise UnsupportedError(f"--ledger {args.ledger}: this version knows memory only", fix="leave the flag away")
     for flag, low in _LOWEST.items():
@@ -88,7 +87,8 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
     credit = _prefix_credit(args.prefix_credit)
     return ServiceSettings(
-        backend_url=_backend_url(backends[0]) if backends else "",
+        backend_url=instances[0].url if instances else "",
+        instances=() if _plain(instances) else tuple(instances),
         tokenizer=args.tokenizer,
         counting=_counting(args),
         pool_blocks=args.pool_blocks,
@@ -247,28 +247,8 @@ def _tokens(text: str, flag: str) -> Tokens:
     return tokens
 
 
-def _backend_url(url: str) -> str:
-    if url.startswith("unix:"):
-        return url  # judged where it is used
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise BadValueError(f"--backend {url[:80]}: {error}", fix="write http://HOST:PORT") from None
-    host, _, digits = url.rpartition(":")
-    if "//" not in url and "/" not in url and (digits.isdigit() or not host):  # localhost:8000 has no scheme, to people
-        raise BadValueError(f"--backend {url[:80]}: the scheme is missing", fix=f"write http://{url[:80]}")
-    standard = {"http": 80, "https": 443}
-    if (
-        parts.scheme not in standard
-        or not parts.hostname
-        or parts.path not in ("", "/")
-        or parts.query
-        or parts.username
-    ):
-        raise BadValueError(
-            f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT or unix:/path",
-            fix="leave path and credentials away",
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port or standard[parts.scheme]}"
+def _plain(instances: "list[InstanceSettings]") -> bool:
+    """Whether one engine, or none, is meant of which nothing is said."""
+    from kvbudget.edge.instance_settings import InstanceSettings
+
+    return not instances or instances == [InstanceSettings(instances[0].url)]

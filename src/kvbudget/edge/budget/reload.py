@@ -3,17 +3,14 @@
 from dataclasses import fields, replace
 
 from kvbudget.edge.service import GateService, ServiceSettings
-from kvbudget.gate.events import CapacityChanged
 from kvbudget.gate.gate import GateConfig
-from kvbudget.pool.groups import uniform_layout
-from kvbudget.units import Blocks
 
 # What only the decisions to come depend on. The rest is bound to sockets, counters and threads that exist.
 LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
      "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
-LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "keys", "shadow"})
+LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "keys", "shadow"})
 
 
 def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str], list[str]]:
@@ -27,9 +24,12 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
     current = service.settings
     gate_changes = _changes(current.gate, wanted.gate)
     changes = [name for name in _changes(current, wanted) if name != "gate"]
+    if _addresses(current) != _addresses(wanted):  # connections, watches and gates of their own
+        wanted = replace(wanted, instances=current.instances)
     live = [name for name in gate_changes if name in LIVE_GATE]
     live_service = [name for name in changes if name in LIVE_SERVICE]
-    later = [name for name in (*gate_changes, *changes) if name not in LIVE_GATE | LIVE_SERVICE]
+    live_service = [name for name in live_service if name != "instances" or wanted.instances != current.instances]
+    later = [name for name in (*gate_changes, *changes) if name not in {*live, *live_service}]
     if live or live_service:
         config = replace(current.gate, **{name: getattr(wanted.gate, name) for name in live})
         service.settings = replace(current, gate=config, **{name: getattr(wanted, name) for name in live_service})
@@ -40,22 +40,16 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
 
 
 def _apply(service: GateService, config: GateConfig) -> None:
-    """The pool's own event makes the gate look at everything anew: capacity, caps, and who waits."""
-    gate, settings, pool = service.gate, service.settings, service.backend.facts.pool
-    ledger = gate.ledger
-    gate.configure(config)
+    """Each pool's own event makes its gate look at everything anew: capacity, caps, and who waits."""
     service.reception.identities.expect(config.tenants, config.classes)
-    service.reception.identities.set_keys(settings.keys)
-    usable, layout = ledger.usable_blocks, ledger.layout
-    if settings.pool_blocks is not None:
-        usable = Blocks(settings.pool_blocks)
-    elif pool is not None:
-        usable = pool.usable_blocks
-    if settings.layout is not None:
-        layout = settings.layout
-    elif settings.block_size is not None and settings.block_size != layout.groups[0].block_size:
-        layout = uniform_layout(settings.block_size)
-    service.gateway.push(CapacityChanged(layout, usable, gate.engine_context))
+    service.reception.identities.set_keys(service.settings.keys)
+    for instance, settings in zip(service.instances, service.settings.each(), strict=True):
+        instance.reconfigure(settings, config)
+    service.fleet.share()
+
+
+def _addresses(settings: ServiceSettings) -> list[tuple[str, str]]:
+    return [(one.shown_name, one.url) for one in settings.each()]
 
 
 def _changes(current: object, wanted: object) -> list[str]:

@@ -127,7 +127,8 @@ def budget_of(
 
 def carried_over(new: Mapping[str, object], old: Mapping[str, object]) -> Document:
     """`new` with what people wrote into `old`: targets that are not given anew, tolerances, notes, edits of [gate],
-    receipts, and tables of their own. A value of [gate] is an edit where it is not what `old`'s own figures give."""
+    receipts, [[backend]], and tables of their own. A value of [gate] is an edit where it is not what `old`'s own
+    figures give."""
     document: Document = dict(new)
     if "created" in old or "written" in old:
         document["created"] = old.get("created") or old["written"]
@@ -140,8 +141,9 @@ def carried_over(new: Mapping[str, object], old: Mapping[str, object]) -> Docume
     given = {name: value for name, value in section(new, "gate").items() if derived_gate(new).get(name) != value}
     gate = {name: value for name, value in section(new, "gate").items() if name not in dropped}
     document["gate"] = {**gate, **edits, **given}
-    if receipts := tables(old, "receipts"):
-        document["receipts"] = receipts
+    for name in ("receipts", "backend"):
+        if found := tables(old, name):
+            document[name] = found
     document |= {name: value for name, value in old.items() if name not in KNOWN_TABLES}
     return {name: document[name] for name in (*_ORDER, *document) if name in document}
 
@@ -412,7 +414,7 @@ def _sizes_said(document: Mapping[str, object]) -> dict[str, str]:
 
 
 _ORDER = ("schema", "created", "written", "written_by", "fits", "findings", "notes", "inputs", "targets", "tolerance",
-          "gate", "model", "precision", "engine", "hardware", "memory", "kv", "pool", "capacity", "workload",
+          "gate", "backend", "model", "precision", "engine", "hardware", "memory", "kv", "pool", "capacity", "workload",
           "receipts")  # fmt: skip
 KNOWN_TABLES = frozenset(_ORDER)
 GATE_TABLES = frozenset({"tenants", "classes", "keys"})  # within [gate], and no flags
@@ -429,6 +431,7 @@ _COMMENTS = {
     'margin = "5%" (of the pool) or margin_blocks = 100 keep blocks back.\n'
     "[gate.tenants.NAME] and [gate.classes.PRIORITY] hold limits of tenants, and what is kept for the urgent;\n"
     "[gate.keys.NAME] the digests of API keys, as `kvbudget key` makes them.",
+    "backend": "Yours: the engines behind the gate, each with its url; read by `kvbudget serve --config`.",
     "model": "Structure, as it decides the cache.",
     "model.caches": "Layers with the same cache; sizes are of the whole model, in elements.",
     "engine": "The rule that was used, and the values that the engine runs with.",

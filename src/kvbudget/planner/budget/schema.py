@@ -59,6 +59,7 @@ def checked(document: Mapping[str, object]) -> None:
     _inputs(document)
     _groups(document)
     _gate(document)
+    _backends(document)
     for name, amount in section(document, "memory").items():
         known = {"bytes": SIZE if name == "kv" else COUNT, "source": TEXT}  # what is left for the cache can be below 0
         _table(("memory", name), amount, known)
@@ -191,6 +192,21 @@ def _keys(gate: Mapping[str, object]) -> None:
         if digest in digests:
             raise _refused(path, f"is the same key as gate.keys.{digests[digest]}", "remove one of them")
         digests[digest] = name
+
+
+def _backends(document: Mapping[str, object]) -> None:
+    backends = document.get("backend", [])
+    if not isinstance(backends, list) or len(backends) > _MOST_BACKENDS:
+        raise _refused(("backend",), f"must be at most {_MOST_BACKENDS} tables", "write each as [[backend]]")
+    for number, backend in enumerate(backends):
+        path = ("backend", f"[{number}]")
+        _table(path, backend, BACKEND)
+        if "url" not in backend:
+            raise _refused((*path, "url"), "is missing", "write http://HOST:PORT")
+        for alias, own in backend.get("aliases", {}).items():
+            _value((*path, "aliases", alias), own, TEXT)
+    if backends and {"backend", "embedded_engine"} & section(document, "gate").keys():
+        raise _refused(("backend",), "cannot stand beside gate.backend or gate.embedded_engine", "keep one of them")
 
 
 def _groups(document: Mapping[str, object]) -> None:
@@ -327,15 +343,24 @@ GATE: Mapping[str, Kind] = {
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
     "access_log": TEXT, "shadow": SIGN, "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
 }  # fmt: skip
+_MOST_BACKENDS = 64  # each is looked at all the time, and tried for every request
+_PART = Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)  # type: ignore[operator]
+_WEIGHT = Kind(
+    f"a number from {_LIGHTEST} to {_HEAVIEST:,}",
+    lambda value: _is_number(value) and _LIGHTEST <= value <= _HEAVIEST,  # type: ignore[operator] # it is one
+)
+# An engine behind the gate; what is not said there holds as [gate] says for all.
+BACKEND: Mapping[str, Kind] = {
+    "url": TEXT, "name": TEXT, "models": LIST, "aliases": TABLE, "weight": _WEIGHT, "tier": COUNT,
+    "pool_blocks": POSITIVE, "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH,
+    "max_num_seqs": POSITIVE, "borrow": _PART, "fallback": LIST, "fallback_share": _PART, "drain": SIGN,
+}  # fmt: skip
 _LONGEST_TENANT = 64
 _TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MOST_URGENT = 100  # and least: as x-kvbudget-priority
 _PRIORITIES = frozenset(map(str, range(-_MOST_URGENT, _MOST_URGENT + 1)))
 _TENANT: Mapping[str, Kind] = {
-    "weight": Kind(
-        f"a number from {_LIGHTEST} to {_HEAVIEST:,}",
-        lambda value: _is_number(value) and _LIGHTEST <= value <= _HEAVIEST,  # type: ignore[operator] # it is one
-    ),
+    "weight": _WEIGHT,
     "max_blocks": POSITIVE,
     "tokens_per_minute": POSITIVE,
 }

@@ -1,0 +1,77 @@
+"""Decides which engines are behind the gate: those of --backend, else those of [[backend]] in the file."""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kvbudget.errors import BadConfigError, BadValueError
+from kvbudget.units import parse_length
+
+if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from collections.abc import Sequence
+
+    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.planner.budget.record import Document
+
+_LONGEST_NAME = 64
+_PORTS = {"http": 80, "https": 443}
+_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-:[]")
+
+
+def instances_of(given: "Sequence[str]", budget: "Document | Sequence[object] | None") -> "list[InstanceSettings]":
+    """Raises BadValueError for an address or a name that cannot be, or that two have."""
+    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.planner.budget.record import tables
+
+    if given or not isinstance(budget, dict):
+        instances = [InstanceSettings(backend_url(url)) for url in given]
+    else:
+        instances = [_instance(table) for table in tables(budget, "backend")]
+    for what in ("shown_name", "url"):
+        seen: set[str] = set()
+        for instance in instances:
+            value = getattr(instance, what)
+            if value in seen:
+                fix = "give each its own name and address"
+                raise BadValueError(f"two backends have the {what.removeprefix('shown_')} {value[:80]}", fix=fix)
+            seen.add(value)
+    return instances
+
+
+def _instance(table: "Document") -> "InstanceSettings":
+    """A table that the file's reader has judged."""
+    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.units import Tokens
+
+    told: dict[str, Any] = dict(table)
+    name = told.get("name", "")
+    if name and not (len(name) <= _LONGEST_NAME and _SIGNS.issuperset(name)):
+        raise BadConfigError(
+            f"backend.name {name[:80]!r} cannot be a label", fix="use 1 to 64 letters, digits, '.', '_', '-' or ':'"
+        )
+    for listed in ("models", "fallback"):
+        told[listed] = tuple(told.get(listed, ()))
+    if "max_context" in told:
+        told["max_context"] = Tokens(parse_length(str(told["max_context"]), "backend.max_context"))
+    return InstanceSettings(**{**told, "url": backend_url(told["url"])})
+
+
+def backend_url(url: str) -> str:
+    """`http://HOST:PORT`, https as well, or `unix:/path`. Raises BadValueError for anything else."""
+    if url.startswith("unix:"):
+        return url  # judged where it is used
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadValueError(f"--backend {url[:80]}: {error}", fix="write http://HOST:PORT") from None
+    host, _, digits = url.rpartition(":")
+    if "//" not in url and "/" not in url and (digits.isdigit() or not host):  # localhost:8000 has no scheme, to people
+        raise BadValueError(f"--backend {url[:80]}: the scheme is missing", fix=f"write http://{url[:80]}")
+    standard = _PORTS.get(parts.scheme)
+    if standard is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+        raise BadValueError(
+            f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT or unix:/path",
+            fix="leave path and credentials away",
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or standard}"

@@ -1,0 +1,96 @@
+"""The instances for people and machines: how each stands, and taking one out of service and back."""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from kvbudget.edge.gateway import Gateway
+from kvbudget.gate.fleet.events import Drained
+from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.fleet.tiers import tiers_of
+
+
+def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:
+    """`GET /v1/instances`, `POST /v1/instances/NAME/drain` and `/resume`."""
+
+    async def instances(_: Request) -> Response:
+        return JSONResponse({"instances": instances_of(gateway, now_ns())})
+
+    async def drain(request: Request) -> Response:
+        return drained(request, out=True)
+
+    async def resume(request: Request) -> Response:
+        return drained(request, out=False)
+
+    def drained(request: Request, *, out: bool) -> Response:
+        # A page that a browser loaded elsewhere can post here, but not with this content type.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return JSONResponse({"error": "send content-type: application/json"}, status_code=415)
+        member = gateway.fleet.named(request.path_params["name"])
+        if member is None:
+            known = [one.name for one in gateway.fleet.members]
+            return JSONResponse({"error": "no instance has this name", "instances": known}, status_code=404)
+        gateway.push_at(member, Drained(out))
+        return JSONResponse(instance_of(gateway, member, now_ns()))
+
+    return [
+        Route("/v1/instances", instances),
+        Route("/v1/instances/{name}/drain", drain, methods=["POST"]),
+        Route("/v1/instances/{name}/resume", resume, methods=["POST"]),
+    ]
+
+
+def held_blocks(gateway: Gateway, member: Member) -> int | None:
+    """The engine's own word: its usage gauge times the usable blocks (vLLM: 1 - free / (num_gpu_blocks - 1))."""
+    reading = gateway.backends[member.name].facts.reading
+    if reading is None or reading.usage is None:
+        return None
+    return round(reading.usage * member.gate.ledger.usable_blocks)
+
+
+def problem_of(gateway: Gateway) -> str:
+    """Why no instance takes requests."""
+    told = [(member, gateway.backends[member.name].facts.problem) for member in gateway.fleet.members]
+    if len(told) == 1:
+        return told[0][1]
+    return "; ".join(f"{member.name}: {'drained' if member.draining else why}" for member, why in told)
+
+
+def instances_of(gateway: Gateway, now_ns: int) -> list[dict[str, object]]:
+    """Every instance, as `instance_of` tells it."""
+    return [instance_of(gateway, member, now_ns) for member in gateway.fleet.members]
+
+
+def instance_of(gateway: Gateway, member: Member, now_ns: int) -> dict[str, object]:
+    """One instance: `held` (its engine's word), `promised` (ours), `elsewhere` (what did not come through us), in
+    blocks, and what decides whether it gets work."""
+    gate, backend = member.gate, gateway.backends[member.name]
+    facts, options = backend.facts, member.options
+    return {
+        "name": member.name,
+        "url": backend.url,
+        "engine": facts.engine or None,
+        "up": gate.backend_up,
+        "problem": facts.problem,
+        "draining": member.draining,
+        "ejected": member.circuit.is_open,
+        "slow_start_share": round(member.ramp.share(now_ns), 3),
+        "models": sorted(member.served | options.models),
+        "stands_in_for": sorted(options.fallback),
+        "tier": tiers_of(gateway.fleet.members)[member.name],
+        "weight": options.weight,
+        "max_context": gate.max_context,
+        "max_num_seqs": gate.config.max_num_seqs,
+        "usable_blocks": gate.ledger.usable_blocks,
+        "block_size": gate.ledger.layout.groups[0].block_size,
+        "held_blocks": held_blocks(gateway, member),
+        "promised_blocks": gate.promised_blocks(),
+        "elsewhere_blocks": member.elsewhere_blocks,
+        "taken_blocks": gate.promises.taken_blocks,
+        "reservations": len(gate.ledger),
+        "sequences": gate.ledger.sequences,
+        "waiting": len(gate.queue),
+        "read_ms_ago": (now_ns - facts.looked_ns) // 1_000_000 if facts.looked_ns else None,
+    }

@@ -1,0 +1,87 @@
+"""Decides which instance takes a request: who has room now, the least full first; else where room is expected soonest.
+
+Every instance is judged by itself: one that is full is no candidate, however empty the others are on average.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import groupby
+from typing import NamedTuple
+
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.fleet.tiers import Able, able_to
+from kvbudget.gate.prospect import prospect_of, room_for
+
+
+class Verdict(Enum):
+    """What becomes of a request."""
+
+    GOES = "goes"  # it goes to an instance now
+    WAITS = "waits"  # it waits at one, or is refused there for now
+    NEVER = "never"  # none of all that are configured can ever take it
+    NOBODY = "nobody"  # those that could are away
+
+
+class Choice(NamedTuple):
+    """The verdict, and for which instance; of NEVER: the one whose limits are told."""
+
+    verdict: Verdict
+    able: Able | None
+
+
+def choose(
+    event: Arrived, own: Sequence[Member], standing_in: Sequence[Member], now_ns: int, avoid: frozenset[str]
+) -> Choice:
+    """Where a request goes or waits. `avoid`: names of instances that it must not go to (again)."""
+    able = able_to(event, own, standing_in)
+    if not able:
+        serving = [*own, *standing_in]
+        if not all(member.known for member in serving):
+            return Choice(Verdict.NOBODY, None)
+        told = max(serving, key=lambda member: (member.gate.backend_up, member.gate.max_context))
+        verdict = Verdict.NEVER if told.gate.backend_up else Verdict.NOBODY
+        return Choice(verdict, Able(told, 0, 0, lent=False, stands_in=False))
+    takers = [one for one in able if one.member.takes(now_ns) and one.member.name not in avoid]
+    found = with_room(event, takers, now_ns)
+    if found is not None:
+        return Choice(Verdict.GOES, found)
+    return Choice(Verdict.WAITS, _soonest(event, takers, now_ns)) if takers else Choice(Verdict.NOBODY, None)
+
+
+def with_room(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able | None:
+    """The first that has room: by kind, and of a kind the least full."""
+    for kind in _kinds(takers):
+        if len(kind) > 1:
+            kind.sort(key=lambda one: (one.member.load_with(event, one.peak_blocks, now_ns), one.member.turn))
+        for one in kind:
+            if may_lend(one) and room_for(one.member.gate, one.member.own(event), now_ns) is not None:
+                return one
+    return None
+
+
+def may_lend(one: Able) -> bool:
+    """Whether it is within what the instance may reserve for others' work."""
+    member, options = one.member, one.member.options
+    capacity = member.gate.ledger.capacity_blocks
+    if one.lent and member.lent_blocks + one.peak_blocks > options.borrow * capacity:
+        return False
+    return not one.stands_in or member.stand_in_blocks + one.peak_blocks <= options.fallback_share * capacity
+
+
+def _soonest(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able:
+    """Of the first kind only: whoever waits goes elsewhere when room is there, and should not stand before those who
+    can be nowhere else."""
+    first = next(_kinds(takers))
+    if len(first) == 1:
+        return first[0]
+
+    def wait(one: Able) -> tuple[bool, int, int]:
+        prospect = prospect_of(one.member.gate, one.member.own(event), now_ns)
+        return not prospect.may_wait, prospect.wait_ns, one.member.turn
+
+    return min(first, key=wait)
+
+
+def _kinds(takers: Sequence[Able]) -> Iterator[list[Able]]:
+    return (list(kind) for _, kind in groupby(takers, key=lambda one: (one.stands_in, one.tier)))

@@ -1,0 +1,40 @@
+"""Decides how a request would fare at a gate if it came now, and changes nothing: by this a fleet chooses."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.parking import Place
+from kvbudget.gate.refusals import Refusal
+from kvbudget.units import Blocks
+
+if TYPE_CHECKING:
+    from kvbudget.gate.gate import Gate
+
+
+class Prospect(NamedTuple):
+    """It would get no room now. `may_wait`: there is a place in the queue; `wait_ns`: until room is expected."""
+
+    may_wait: bool
+    wait_ns: int
+
+
+def room_for(gate: "Gate", event: Arrived, now_ns: int) -> Blocks | None:
+    """Blocks that all promises would need together with this one, let in now; None: it would wait or be refused."""
+    resolved = gate.resolver.resolve(event)
+    if isinstance(resolved, Refusal) or not gate.comes_first(event, now_ns):
+        return None
+    needed = gate.needed_now(event, *resolved, now_ns, booked=False)
+    if needed is not None and event.prefix:
+        gate.ledger.withdraw(event.request_id)  # what was offered for the reckoning
+    return needed
+
+
+def prospect_of(gate: "Gate", event: Arrived, now_ns: int) -> Prospect:
+    """How long it would wait. Only for a request that this gate can serve at all."""
+    resolved = gate.resolver.resolve(event)
+    assert not isinstance(resolved, Refusal)  # noqa: S101 - the caller has looked
+    footprint, peak_blocks = resolved
+    place = gate.parking.place(event, footprint, peak_blocks, now_ns, booked=False)
+    expected_ns = place.expected_ns if isinstance(place, Place) else 0
+    wait_ns = expected_ns or gate.rejections.turnover_ns(event, footprint, now_ns)
+    return Prospect(isinstance(place, Place), max(wait_ns, gate.busy_until_ns - now_ns))
