@@ -68,6 +68,8 @@ class Engine(asyncio.Protocol):
             self._whole(METRICS)
         elif path == "/v1/models":
             self._whole(b'{"data":[{"id":"m","max_model_len":512}]}')
+        elif path != "/v1/chat/completions":
+            self._whole(b"{}", 404)
         else:
             ask = json.loads(body)
             self._chat(ask["user"], ask)

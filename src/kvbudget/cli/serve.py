@@ -269,6 +269,7 @@ def _told_of(instance: "Instance") -> str:
         return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
     models = ", ".join(instance.backend.facts.models)
     return (
-        f"{chosen['name']} ({chosen['engine'] or 'unknown engine'}, {models}): pool of {chosen['usable_blocks']} blocks "
-        f"x {chosen['block_size']} tokens, context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
+        f"{chosen['name']} ({chosen['engine'] or 'unknown engine'}, {models}): pool of "
+        f"{chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
+        f"context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
     )
