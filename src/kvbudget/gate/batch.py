@@ -71,10 +71,12 @@ class Batch:
         self._newest += 1
         tracked = Tracked(self._newest, habits, event.known_tokens, self.pace.step, backlog_tokens)
         self.tracked[made.reservation_id] = tracked
-        if not self._stale:
-            passed = self.outlook.now - self.outlook.epoch
-            share = self._share(made, tracked, habits[-1].survival(), made.credit_blocks, passed)
-            self.outlook.add(made.reservation_id, share)
+        if self._stale:
+            return
+        survival, outlook = habits[-1].survival(), self.outlook
+        if now_ns < self._fresh_until_ns and self.pace.step - outlook.epoch < EPOCH_STEPS:
+            passed = outlook.now - outlook.epoch
+            outlook.add(made.reservation_id, self._share(made, tracked, survival, made.credit_blocks, passed))
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""

@@ -101,8 +101,10 @@ class LearnedPolicy:
                 needed = Blocks(needed + int(kept.most(self.margin.z)))
         else:
             blocks, variance = (None, 0.0) if kept is None else (kept.blocks, kept.variance)
-            needs = outlook.enough(self._z * caution, newcomer, blocks, variance)
-            needed = Blocks(promise(needs, held) + together)
+            alone = outlook.promise_up_to(capacity - together, held, self._z * caution, newcomer, blocks, variance)
+            if alone is None:
+                return None
+            needed = Blocks(alone + together)
         return needed if needed <= capacity else None
 
     def promised(self, ledger: Ledger, now_ns: int) -> Blocks:
