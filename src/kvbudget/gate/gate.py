@@ -71,6 +71,7 @@ class Gate:
 
     def __init__(self, config: GateConfig, layout: Layout, usable_blocks: Blocks) -> None:
         self.config = config
+        self._learns = config.policy is Policy.LEARNED
         self.ledger = Ledger(layout, usable_blocks, Blocks(config.margin_blocks), config.sharing, config.key_blocks)
         self.resolver = Resolver(config, self.ledger)
         self.expectation = Expectation()
@@ -112,6 +113,7 @@ class Gate:
         `sharing` and `key_blocks` stay what they were; so does `fair`.
         """
         self.config = config
+        self._learns = config.policy is Policy.LEARNED
         self.resolver.configure(config)
         self.learned.configure(config.epsilon, config.enough_answers)
         self.fairness.configure(config)
@@ -134,6 +136,11 @@ class Gate:
         if self._tails:
             wakes.append(self._tails[0][0])
         return min(wakes) if wakes else None
+
+    @property
+    def waits_for_report(self) -> bool:
+        """Whether the next report of tokens would make it look at those who wait, RECHECK_NS later."""
+        return self._recheck_ns is None and bool(self.queue) and self.config.policy is not Policy.WORST_CASE
 
     @property
     def max_context(self) -> Tokens:
@@ -242,15 +249,22 @@ class Gate:
     # It goes on
 
     def _progressed(self, event: Progressed, now_ns: int) -> list[Command]:
-        living = self.ledger.get(event.request_id)
-        first = living is not None and living.first_seen_ns is None
-        seen = self.ledger.progress(event.request_id, event.new_tokens, now_ns)
-        if self.config.policy is Policy.LEARNED:
-            self.learned.progressed(seen, event.new_tokens, now_ns)
-        less = event.cached_tokens is not None and self.promises.found(event.request_id, event.cached_tokens)
+        return self.progressed(event.request_id, event.new_tokens, now_ns, event.cached_tokens)
+
+    def progressed(
+        self, request_id: str, new_tokens: int, now_ns: int, cached_tokens: Tokens | None = None
+    ) -> list[Command]:
+        """`handle` of a Progressed that need not be made first: nothing else happens as often."""
+        self._now_ns = now_ns
+        living = self.ledger.living(request_id)
+        first = living.first_seen_ns is None
+        self.ledger.advance(living, new_tokens, now_ns)
+        if self._learns:
+            self.learned.progressed(living, new_tokens, now_ns)
+        less = cached_tokens is not None and self.promises.found(request_id, cached_tokens)
         if self._recheck_ns is None and self.queue and (less or self.config.policy is not Policy.WORST_CASE):
             self._recheck_ns = now_ns + RECHECK_NS
-        look = first and self.fairness.first_token(event.request_id, now_ns)
+        look = first and self.fairness.first_token(request_id, now_ns)
         return self._tick(_TICK, now_ns, look=True) if look else []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:

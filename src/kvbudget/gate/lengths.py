@@ -19,7 +19,7 @@ from math import sqrt
 from typing import Any
 
 from kvbudget.errors import BadValueError
-from kvbudget.pool.survival import BINS, EDGES, WIDTHS, Survival, bin_of
+from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, Survival, bin_of
 
 MEMORY = 256  # answers
 LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
@@ -162,7 +162,8 @@ class Habit:
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     """A sequence of whom all these are went from `start` to `end` output tokens."""
-    first, last = bin_of(start), bin_of(end)
+    first = BIN_OF[start] if start < MOST_IN_TABLE else bin_of(start)
+    last = BIN_OF[end] if end < MOST_IN_TABLE else bin_of(end)
     same = first == last
     begun = end - start if same else EDGES[first + 1] - start
     for habit in habits:
@@ -180,6 +181,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self.root = Habit(None)
+        self.forgotten = 0  # keys
         self._habits: dict[Key, Habit] = {}
 
     @property
@@ -202,6 +204,7 @@ class Lengths:
             habit = Habit(parent, limit)
             if len(self._habits) >= MAX_KEYS:
                 del self._habits[next(iter(self._habits))]
+                self.forgotten += 1
         habit.parent = parent  # the coarser one may have been forgotten and begun anew
         self._habits[key] = habit  # the most recently used is the last
         return habit

@@ -42,6 +42,7 @@ class Promises:
         # same sum made later lets everybody be out of step once more, from where they are seen to be by then.
         # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
         self._shown: Blocks | None = None
+        self._shares = (0, True)  # of the last look: what is known of the engine's cache, and whether it is trusted
         self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
 
     def configure(self, config: GateConfig) -> None:
@@ -66,6 +67,8 @@ class Promises:
         slots = 0 if kept is None else int(kept.slots)
         if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
             return None
+        if self.by_lengths and kept is None and not self._fairness.binds and self._is_still_full(event, now_ns):
+            return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
         self._offer(event, footprint)
@@ -73,6 +76,16 @@ class Promises:
         if needed is None:
             self._ledger.withdraw(event.request_id)
         return needed
+
+    def _is_still_full(self, event: Arrived, now_ns: int) -> bool:
+        """What is shared may have become more, and with it the room, where the engine told of its cache or it is
+        trusted again."""
+        shares = self.cached.changes, self.trust.given
+        if shares != self._shares:
+            self._shares = shares
+            self._learned.forget_full()
+            return False
+        return self._learned.is_still_full(self._ledger, event, now_ns)
 
     def _needed_with(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool

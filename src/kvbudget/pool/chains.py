@@ -40,23 +40,27 @@ class CachedKeys:
     Bounded by what the engine can hold, as each of its blocks has one key: beyond `most` keys nothing is taken in.
     """
 
-    __slots__ = ("_keys", "_most")
+    __slots__ = ("_keys", "_most", "changes")
 
     def __init__(self, most: int = 1 << 20) -> None:
         self._keys: set[int] = set()
+        self.changes = 0
         self._most = most
 
     def stored(self, keys: Sequence[int]) -> None:
         """They can be found from now on."""
+        self.changes += 1
         if len(self._keys) + len(keys) <= self._most:
             self._keys.update(keys)
 
     def removed(self, keys: Sequence[int]) -> None:
         """They were overwritten."""
+        self.changes += 1
         self._keys.difference_update(keys)
 
     def cleared(self) -> None:
         """Nothing is cached any more."""
+        self.changes += 1
         self._keys.clear()
 
     def longest(self, keys: Sequence[int]) -> int:

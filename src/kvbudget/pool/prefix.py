@@ -242,20 +242,15 @@ class LivePrefixes:
                 shares[name] = shared
         return shares
 
-    def own_keys(self, name: str) -> int:
-        """Keys that `name` alone holds."""
+    def common_keys(self, name: str) -> int:
+        """Keys of `name` that others hold too."""
         place = self._places.get(name)
         if place is None:
             return 0
         run = place.last
         while run.holders == 1 and run.end:
             run = run.parent
-        return place.keys - run.end
-
-    def keys_of(self, name: str) -> int:
-        """Keys that `name` holds, shared or not."""
-        place = self._places.get(name)
-        return 0 if place is None else place.keys
+        return run.end
 
     def _descend(self, keys: Sequence[int]) -> tuple[_Run, int]:
         """The deepest run that has some of `keys`, and how many of them are met up to its end or inside it."""
