@@ -132,10 +132,13 @@ class Gate:
     @property
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
-        wakes = [wake for wake in (self.queue.next_deadline_ns(), self._recheck_ns) if wake is not None]
-        if self._tails:
-            wakes.append(self._tails[0][0])
-        return min(wakes) if wakes else None
+        wake_ns = self.queue.next_deadline_ns()
+        recheck_ns = self._recheck_ns
+        if recheck_ns is not None and (wake_ns is None or recheck_ns < wake_ns):
+            wake_ns = recheck_ns
+        if self._tails and (wake_ns is None or self._tails[0][0] < wake_ns):
+            wake_ns = self._tails[0][0]
+        return wake_ns
 
     @property
     def waits_for_report(self) -> bool:

@@ -19,7 +19,7 @@ from math import sqrt
 from typing import Any
 
 from kvbudget.errors import BadValueError
-from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, Survival, bin_of
+from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, WIDTHS_FLOAT, Survival, bin_of
 
 MEMORY = 256  # answers
 LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
@@ -29,6 +29,7 @@ PRIOR = 8.0  # answers that a coarser key counts for
 MAX_KEYS = 1024  # tenants' names come from outside; the least recently used key is forgotten
 STATE_VERSION = 1
 _LARGEST_WEIGHT = 1e9
+_NOBODY_SEEN = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)]  # share that ends in each bin
 _LARGEST_SAVED = 1e18
 
 Key = tuple[str, ...]
@@ -127,27 +128,34 @@ class Habit:
         if parent is not None:
             parent._revise()
             parent_revision = parent.revision
-        if parent_revision == self._parent_revision and self._unread * 32.0 <= self.answers:
+        if parent_revision == self._parent_revision and self._unread * 32.0 <= self.total / self.weight:
             return
         self._parent_revision = parent_revision
         self.revision += 1
         self._table = None
         self._unread = 0.0
-        by = 1.0 / self.weight
-        ends, exposure = self.ends, self.exposure
-        shares: list[float] = []
-        if parent is None:
-            coarser, lent = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)], 2.0
-        else:
+        coarser, lent = _NOBODY_SEEN, 2.0
+        if parent is not None:
             coarser, lent = parent._counted, PRIOR
             if parent.parent is None:
                 lent *= parent.answers / (PRIOR + parent.answers)
-        first = 2.0 if self.before_all else 0.0
+        before_all = self.before_all
+        first = 2.0 if before_all else 0.0
+        by, through = 1.0 / self.weight, 0.0
+        ends, partly, whole = self.ends, self._partly, self._through
+        shares: list[float] = []
         for k in range(BINS):
+            width = WIDTHS_FLOAT[k]
+            through += whole[k]
+            exposure = partly[k] + width * through
+            if exposure < 0.0:
+                exposure = 0.0
             ended = by * ends[k]
-            entered = by * exposure[k] / WIDTHS[k] + 0.5 * ended
-            of_first = first * min(1.0, WIDTHS[k] * self.before_all)
-            shares.append((ended + lent * coarser[k] + of_first) / (entered + lent + first + 1e-9))
+            entered = by * exposure / width + 0.5 * ended
+            begun = ended + lent * coarser[k]
+            if before_all:
+                begun += first * min(1.0, width * before_all)
+            shares.append(begun / (entered + lent + first + 1e-9))
         self._counted = shares
 
     def _doubt(self) -> float:

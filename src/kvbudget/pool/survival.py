@@ -37,6 +37,8 @@ def _edges() -> list[int]:
 
 EDGES = _edges()  # EDGES[k] is the first length of bin k
 WIDTHS = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
+WIDTHS_FLOAT = [float(width) for width in WIDTHS]
+_EDGES_FLOAT = [float(edge) for edge in EDGES]
 MOST_IN_TABLE = 1 << 17
 BIN_OF = b"".join([bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE])  # bin_of, but faster
 
@@ -51,15 +53,20 @@ class Survival:
         self.doubt = doubt
         self._means: dict[int, Tokens] = {}
         self._chances: dict[tuple[int, ...], list[float]] = {}
-        self.slope = [0.0] * BINS
-        self.intercept = [0.0] * BINS
+        slopes: list[float] = []
+        intercepts: list[float] = []
         total = 0.0
         for k in range(BINS):
-            hazard = -log(1.0 - min(end_shares[k], _SURELY_OVER))
-            slope = hazard / WIDTHS[k]
-            self.slope[k] = slope
-            self.intercept[k] = total - slope * EDGES[k]
+            share = end_shares[k]
+            if share > _SURELY_OVER:
+                share = _SURELY_OVER
+            hazard = -log(1.0 - share)
+            slope = hazard / WIDTHS_FLOAT[k]
+            slopes.append(slope)
+            intercepts.append(total - slope * _EDGES_FLOAT[k])
             total += hazard
+        self.slope = slopes
+        self.intercept = intercepts
 
     def hazard_to(self, tokens: int) -> float:
         """H(tokens), which also holds beyond MAX_TOKENS."""

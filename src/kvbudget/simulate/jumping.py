@@ -305,12 +305,16 @@ class JumpingInstance(Instance):
 
     def _report(self, stream: Stream, tokens: int, now_ns: int) -> None:
         """Tell the gate of all `tokens`."""
-        unreported = tokens - stream.reported
+        gate, reported = self.gate, stream.reported
         stream.reported = tokens
-        if self.gate.queue:
-            self._push(Progressed(stream.key, unreported), now_ns)
-        else:  # nobody can be let in by it
-            self.gate.progressed(stream.key, unreported, now_ns)
+        if not reported and gate.queue:  # somebody may have waited for its first token
+            self._push(Progressed(stream.key, tokens), now_ns)
+            return
+        waits = gate.waits_for_report
+        gate.progressed(stream.key, tokens - reported, now_ns)
+        if waits:
+            wake_ns = gate.next_wake_ns
+            self.wake_ns = NEVER_NS if wake_ns is None else wake_ns
 
     def _due_now(self) -> list[Stream]:
         """Who is to be reported in this step: all that are, or, where the gate will look at waiting ones that were
