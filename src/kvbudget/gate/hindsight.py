@@ -50,11 +50,11 @@ class Hindsight:
 
     def foretell(self, step: int, outlook: Outlook, newest: int) -> None:
         """Take the outlook of a step at its word, unless a forecast is out. `newest`: number of the last one in it."""
-        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.spread[_MOMENT] < 1.0:
+        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.spread_at(_MOMENT) < 1.0:
             return
         self._due_step = step + HORIZON_STEPS
-        self._at, self._after = outlook.mean[_MOMENT], outlook.mean[_MOMENT + 1]
-        self._deviation = sqrt(outlook.spread[_MOMENT])
+        self._at, self._after = outlook.mean_at(_MOMENT), outlook.mean_at(_MOMENT + 1)
+        self._deviation = sqrt(outlook.spread_at(_MOMENT))
         self.newest = newest
 
     def forget(self) -> None:

@@ -63,7 +63,9 @@ def _near() -> list[float]:
 
 _NEAR = _near()  # by which z is larger at each moment
 _HARDLY = 1e-3  # whoever lives with less of a chance is counted no further
-_OVER = (0.0, 0.0, 0.0, 0.0)
+_NO_TABLE: list[float] = []
+
+Moment = tuple[float, float, float, float]  # sequences that are expected to live, mean, spread, doubt
 
 
 class Growth:
@@ -110,8 +112,8 @@ class Share:
     it, as others hold them too. What it comes to at a moment is computed when it is asked for."""
 
     __slots__ = (
-        "_means", "base", "held", "last", "left", "made", "offset", "per_step", "sequences", "shared", "sign",
-        "survival",
+        "_means", "base", "held", "intercept", "last", "left", "made", "offset", "per_step", "sequences", "shared",
+        "sign", "slope", "survival",
     )  # fmt: skip
 
     def __init__(
@@ -127,40 +129,14 @@ class Share:
         self.shared = 0
         self.sign = 1.0
         self.base = -1.0  # H(made), once it was needed
+        self.intercept: list[float] = _NO_TABLE if survival is None else survival.intercept
+        self.slope: list[float] = _NO_TABLE if survival is None else survival.slope
         self.last = len(GRID)  # no later moment of the grid counts
         self._means: list[float] | None = None
 
-    def at(self, g: int) -> tuple[float, float, float, float]:
-        """(expected sequences, mean, spread, doubt) at a moment of the grid; all 0 from where it is counted no more."""
-        if g > self.last:
-            return _OVER
-        step, left = GRID[g] - self.offset, self.left
-        if step >= left:
-            if g and GRID[g - 1] - self.offset >= left:
-                self.last = g - 1
-                return _OVER
-            step = left  # at its limit in between: it counts until the moment after
-        survival = self.survival
-        if survival is None:
-            return float(self.sequences), self.held + step * self.per_step, 0.0, 0.0
-        if step < 0:
-            step = 0
-        base = self.base
-        if base < 0.0:
-            self.base = base = survival.hazard_to(self.made)
-        tokens = self.made + step
-        k = BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)
-        hazard = survival.intercept[k] + survival.slope[k] * tokens - base
-        alive = exp(-hazard)
-        if alive < _HARDLY:
-            if g:
-                self.at(g - 1)  # if that was so before, it is known now
-                if g > self.last:
-                    return _OVER
-            self.last = g
-        blocks = self.held + step * self.per_step
-        expected = alive * blocks
-        return alive * self.sequences, expected, expected * (blocks - expected), expected * hazard * survival.doubt
+    def at(self, g: int) -> Moment:
+        """What it comes to at a moment of the grid; all 0 from where it is counted no more."""
+        return _summed((self,), 0, g, 0.0, 0.0, 0.0, 0.0)
 
     @property
     def mean(self) -> list[float]:
@@ -169,7 +145,7 @@ class Share:
         if means is None:
             self._means = means = []
             for g in range(len(GRID)):
-                mean = self.at(g)[1]
+                _, mean, _, _ = self.at(g)
                 if g > self.last:
                     break
                 means.append(mean)
@@ -195,6 +171,52 @@ def share_of(
     """The part of one promise that has made `made_tokens` of at most `limit_tokens`, holds `held` blocks and grows by
     `per_step` blocks a step. `survival` None: it will make them all. `offset`: steps since the grid's epoch."""
     return Share(survival, made_tokens, limit_tokens - made_tokens, held, per_step, sequences, offset)
+
+
+def _summed(
+    shares: Sequence[Share], first: int, g: int, alive: float, mean: float, spread: float, doubt: float
+) -> Moment:
+    """The sums at a moment, with those of `shares` from the `first` on added to them."""
+    moment = GRID[g]
+    before = GRID[g - 1] if g else -1
+    for number in range(first, len(shares)):
+        share = shares[number]
+        if g > share.last:
+            continue
+        offset, left = share.offset, share.left
+        step = moment - offset
+        if step >= left:
+            if g and before - offset >= left:
+                share.last = g - 1
+                continue
+            step = left  # at its limit in between: it counts until the moment after
+        sign, survival = share.sign, share.survival
+        if survival is None:
+            alive += sign * share.sequences
+            mean += sign * (share.held + step * share.per_step)
+            continue
+        if step < 0:
+            step = 0
+        base = share.base
+        if base < 0.0:
+            share.base = base = survival.hazard_to(share.made)
+        tokens = share.made + step
+        k = BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)
+        hazard = share.intercept[k] + share.slope[k] * tokens - base
+        chance = exp(-hazard)
+        if chance < _HARDLY:
+            if g:
+                share.at(g - 1)  # if that was so before, it is known now
+                if g > share.last:
+                    continue
+            share.last = g
+        blocks = share.held + step * share.per_step
+        expected = chance * blocks
+        alive += sign * (chance * share.sequences)
+        mean += sign * expected
+        spread += sign * (expected * (blocks - expected))
+        doubt += sign * (expected * hazard * survival.doubt)
+    return alive, mean, spread, doubt
 
 
 class Outlook:
@@ -274,6 +296,16 @@ class Outlook:
         self._take_in_all()
         return self._alive
 
+    def mean_at(self, g: int) -> float:
+        """`mean[g]`, which takes less work than all of them."""
+        self._take_in(g)
+        return self._mean[g]
+
+    def spread_at(self, g: int) -> float:
+        """`spread[g]`."""
+        self._take_in(g)
+        return self._spread[g]
+
     def enough(
         self, z: float, more: Share | None = None, kept: Sequence[float] | None = None, kept_variance: float = 0.0
     ) -> list[float]:
@@ -343,17 +375,9 @@ class Outlook:
         self._taken[g] = len(log)
         if g and GRID[g - 1] >= self._reach:
             return
-        alive, mean, spread, doubt = self._alive[g], self._mean[g], self._spread[g], self._doubt[g]
-        for number in range(done, len(log)):
-            share = log[number]
-            if g <= share.last:
-                share_alive, share_mean, share_spread, share_doubt = share.at(g)
-                sign = share.sign
-                alive += sign * share_alive
-                mean += sign * share_mean
-                spread += sign * share_spread
-                doubt += sign * share_doubt
-        self._alive[g], self._mean[g], self._spread[g], self._doubt[g] = alive, mean, spread, doubt
+        self._alive[g], self._mean[g], self._spread[g], self._doubt[g] = _summed(
+            log, done, g, self._alive[g], self._mean[g], self._spread[g], self._doubt[g]
+        )
 
     def _note(self, share: Share) -> None:
         self.version += 1
