@@ -4,6 +4,8 @@ The sums are a `pool.risk.Outlook`; here is who they are made of: how far each i
 what of it others hold as well. A step is one decode step of the engine (`gate.pace`).
 """
 
+from typing import Final
+
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.hindsight import Hindsight
 from kvbudget.gate.lengths import Habit, tell_lived
@@ -16,11 +18,11 @@ from kvbudget.pool.risk import EPOCH_STEPS, Growth, Outlook, Share
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Tokens
 
-_EPOCH_NS = 250_000_000
+_EPOCH_NS: Final = 250_000_000
 # How often the habits are told of one that lives: every so many tokens, later every such part of what it has.
 _FIRST_MARK, _MARKS = 8, 4
-_FOR_EVER = 1 << 40  # steps
-_PAUSE_STEPS = 24  # behind the others by more than that: it was preempted, or its prompt took long
+_FOR_EVER: Final = 1 << 40  # steps
+_PAUSE_STEPS: Final = 24  # behind the others by more than that: it was preempted, or its prompt took long
 
 
 class Tracked:
@@ -77,9 +79,7 @@ class Batch:
         if not self.tracked:
             self.pace.begin(now_ns)
         self._newest += 1
-        tracked = Tracked(
-            self._newest, habits, event.known_tokens, made.footprint, self.pace.step, backlog_tokens
-        )
+        tracked = Tracked(self._newest, habits, event.known_tokens, made.footprint, self.pace.step, backlog_tokens)
         self.tracked[made.reservation_id] = tracked
         if self._stale:
             return
@@ -182,7 +182,9 @@ class Batch:
         """`common`: blocks that others hold as well, and that this share leaves out."""
         footprint = living.footprint
         if tracked is None:  # cut off, or promised under another policy: nothing is known, it may stay at its peak
-            share = Share(None, 0, _FOR_EVER, float(living.peak_blocks - common), 0.0, footprint.total_sequences, offset)
+            share = Share(
+                None, 0, _FOR_EVER, float(living.peak_blocks - common), 0.0, footprint.total_sequences, offset
+            )
         else:
             many, limit = tracked.sequences, tracked.limit
             made = self.made(living, tracked)

@@ -24,6 +24,7 @@ a class, but for those who were told to come now; an empty pool keeps nobody wai
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
@@ -62,8 +63,8 @@ from kvbudget.units import Blocks, Tokens
 
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
-_TICK = Tick()
-_DOWN_RETRY_NS = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
+_TICK: Final = Tick()
+_DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
 class Gate:

@@ -7,15 +7,16 @@ standard deviations.
 """
 
 from math import sqrt
+from typing import Final
 
 from kvbudget.pool.risk import GRID, Outlook
 
-_MOMENT = 5
-HORIZON_STEPS = GRID[_MOMENT]
-_TO_NEXT = GRID[_MOMENT + 1] - HORIZON_STEPS
-_FEWEST = 4  # shares: fewer tell nothing of a mean
-_WEIGHT = 0.2  # of the newest error
-_MOST_ERROR = 3.0
+_MOMENT: Final = 5
+HORIZON_STEPS: Final = GRID[_MOMENT]
+_TO_NEXT: Final = GRID[_MOMENT + 1] - HORIZON_STEPS
+_FEWEST: Final = 4  # shares: fewer tell nothing of a mean
+_WEIGHT: Final = 0.2  # of the newest error
+_MOST_ERROR: Final = 3.0
 
 
 class Hindsight:

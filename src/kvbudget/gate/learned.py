@@ -5,7 +5,7 @@ holds, `pool.risk` how much all of them will hold over time, `gate.hindsight` an
 `gate.wait_forecast` when there will be room.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.batch import Batch
@@ -23,9 +23,9 @@ from kvbudget.pool.risk import GRID, Share, promise
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Blocks
 
-_HALVES = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
-_SURE = [1.0] * len(GRID)
-_SAVED = (
+_HALVES: Final[tuple[int, ...]] = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
+_SURE: Final = [1.0] * len(GRID)
+_SAVED: Final = (
     ("margin_added", 0.0, HIGHEST),
     ("ns_per_step", 1.0, 1e12),
     ("wait_bias", 0.25, 4.0),

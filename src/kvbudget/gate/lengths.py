@@ -16,21 +16,21 @@ Everything is additions in a fixed order: the same events give the same numbers.
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any
+from typing import Any, Final
 
 from kvbudget.errors import BadValueError
 from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, WIDTHS_FLOAT, Survival, bin_of
 
-MEMORY = 256  # answers
-LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
-USUAL_LIMIT = 2048  # where none is declared: what the gate then promises by default
-SURE_BEFORE = 25.0  # answers: the doubt that is there from the start is a fifth
-PRIOR = 8.0  # answers that a coarser key counts for
-MAX_KEYS = 1024  # tenants' names come from outside; the least recently used key is forgotten
-STATE_VERSION = 1
-_LARGEST_WEIGHT = 1e9
-_NOBODY_SEEN = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)]  # share that ends in each bin
-_LARGEST_SAVED = 1e18
+MEMORY: Final = 256  # answers
+LIMIT_SHARE: Final = 0.25  # of its limit, that an answer is thought to take on average before any was seen
+USUAL_LIMIT: Final = 2048  # where none is declared: what the gate then promises by default
+SURE_BEFORE: Final = 25.0  # answers: the doubt that is there from the start is a fifth
+PRIOR: Final = 8.0  # answers that a coarser key counts for
+MAX_KEYS: Final = 1024  # tenants' names come from outside; the least recently used key is forgotten
+STATE_VERSION: Final = 1
+_LARGEST_WEIGHT: Final = 1e9
+_NOBODY_SEEN: Final = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)]  # share that ends in each bin
+_LARGEST_SAVED: Final = 1e18
 
 Key = tuple[str, ...]
 
@@ -148,8 +148,7 @@ class Habit:
             width = WIDTHS_FLOAT[k]
             through += whole[k]
             exposure = partly[k] + width * through
-            if exposure < 0.0:
-                exposure = 0.0
+            exposure = max(exposure, 0.0)
             ended = by * ends[k]
             entered = by * exposure / width + 0.5 * ended
             begun = ended + lent * coarser[k]

@@ -4,6 +4,8 @@ Over one ledger. By which rule: `gate.policies`, or `gate.learned` once enough a
 meanwhile for other tenants (`gate.fairness`) and for those who were told to come back (`gate.returns`) is left out.
 """
 
+from typing import Final
+
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fairness import Fairness
@@ -19,9 +21,9 @@ from kvbudget.units import Blocks, Tokens
 
 # Progress can let the head of the queue in, but looking for every report would cost more than the room is worth: with
 # 900 sequences one look takes a millisecond.
-RECHECK_NS = 20_000_000
+RECHECK_NS: Final = 20_000_000
 # Who takes back what others borrowed needs less caution: their answers end, and they leave room for it.
-LENDER_CAUTION = 0.3
+LENDER_CAUTION: Final = 0.3
 
 
 class Promises:

@@ -11,8 +11,9 @@ one process only; a collision would be a wrong guess like any other (`pool.prefi
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
-_TOKEN_BYTES = 4
+_TOKEN_BYTES: Final = 4
 
 
 def chain_keys(token_ids: Sequence[int], tokens_per_key: int, seed: int = 0) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Blocks of a prompt's beginning that several hold together are counted once (`poo
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.footprint import Footprint
@@ -14,8 +15,8 @@ from kvbudget.pool.prefix import LivePrefixes, Sharing, blocks_per_key, key_toke
 from kvbudget.pool.trajectory import Course
 from kvbudget.units import Blocks, Tokens
 
-_FOR_EVER = 1 << 62
-_NONE = Blocks(0)
+_FOR_EVER: Final = 1 << 62
+_NONE: Final = Blocks(0)
 
 
 @dataclass(slots=True)

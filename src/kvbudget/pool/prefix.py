@@ -23,12 +23,13 @@ evictable as soon as a sequence has passed them: with such groups nothing is cer
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from math import lcm
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import Tokens
 
-_SHARED_KINDS = (LayerKind.FULL, LayerKind.MLA, LayerKind.MLA_INDEXER)
+_SHARED_KINDS: Final = (LayerKind.FULL, LayerKind.MLA, LayerKind.MLA_INDEXER)
 
 
 class Sharing(StrEnum):

@@ -24,19 +24,22 @@ many live; and no moment is summed before a decision asks for it.
 
 from collections.abc import Sequence
 from math import erfc, exp, sqrt
+from typing import Final
 
 from kvbudget.pool.groups import Group, Layout
 from kvbudget.pool.survival import BIN_OF, MOST_IN_TABLE, Survival, bin_of
 from kvbudget.units import Blocks, blocks_for
 
-GRID = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288,
-        16384, 24576, 32768, 65536, 131072)  # fmt: skip
-EPOCH_STEPS = 16
-_CORRELATED_MOMENTS = 3.0
+GRID: Final[tuple[int, ...]] = (
+    8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384,
+    24576, 32768, 65536, 131072,
+)  # fmt: skip
+EPOCH_STEPS: Final = 16
+_CORRELATED_MOMENTS: Final = 3.0
 # A pool whose worst moment is near is filled up to its limit again and again, and each time it may overflow. So the
 # risk is one for so many steps: what is nearer may go wrong the less often. By how much hardly depends on the risk.
-RISK_STEPS = 128
-_RISK = 0.02
+RISK_STEPS: Final = 128
+_RISK: Final = 0.02
 
 
 def z_of(epsilon: float) -> float:
@@ -61,9 +64,9 @@ def _near() -> list[float]:
     return [max(1.0, z_over_time(_RISK * moment / RISK_STEPS) / rest) for moment in GRID]
 
 
-_NEAR = _near()  # by which z is larger at each moment
-_HARDLY = 1e-3  # whoever lives with less of a chance is counted no further
-_NO_TABLE: list[float] = []
+_NEAR: Final = _near()  # by which z is larger at each moment
+_HARDLY: Final = 1e-3  # whoever lives with less of a chance is counted no further
+_NO_TABLE: Final[list[float]] = []
 
 Moment = tuple[float, float, float, float]  # sequences that are expected to live, mean, spread, doubt
 
@@ -136,7 +139,7 @@ class Share:
 
     def at(self, g: int) -> Moment:
         """What it comes to at a moment of the grid; all 0 from where it is counted no more."""
-        return _summed((self,), 0, g, 0.0, 0.0, 0.0, 0.0)
+        return _summed([self], 0, g, 0.0, 0.0, 0.0, 0.0)
 
     @property
     def mean(self) -> list[float]:
@@ -173,9 +176,7 @@ def share_of(
     return Share(survival, made_tokens, limit_tokens - made_tokens, held, per_step, sequences, offset)
 
 
-def _summed(
-    shares: Sequence[Share], first: int, g: int, alive: float, mean: float, spread: float, doubt: float
-) -> Moment:
+def _summed(shares: list[Share], first: int, g: int, alive: float, mean: float, spread: float, doubt: float) -> Moment:
     """The sums at a moment, with those of `shares` from the `first` on added to them."""
     moment = GRID[g]
     before = GRID[g - 1] if g else -1
@@ -195,8 +196,7 @@ def _summed(
             alive += sign * share.sequences
             mean += sign * (share.held + step * share.per_step)
             continue
-        if step < 0:
-            step = 0
+        step = max(step, 0)
         base = share.base
         if base < 0.0:
             share.base = base = survival.hazard_to(share.made)

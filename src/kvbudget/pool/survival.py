@@ -9,13 +9,14 @@ token) is constant; the cumulative hazard H is then piecewise linear, and
 
 from collections.abc import Sequence
 from math import exp, log
+from typing import Final
 
 from kvbudget.units import Tokens
 
-BINS = 144
-MAX_TOKENS = (1 << 20) - 1
-_MOST_MEANS = 64
-_SURELY_OVER = 0.999  # a bin that nobody survived still leaves a little hope: H stays finite
+BINS: Final = 144
+MAX_TOKENS: Final = (1 << 20) - 1
+_MOST_MEANS: Final = 64
+_SURELY_OVER: Final = 0.999  # a bin that nobody survived still leaves a little hope: H stays finite
 
 
 def bin_of(tokens: int) -> int:
@@ -35,12 +36,14 @@ def _edges() -> list[int]:
     return [*edges, 1 << 20]
 
 
-EDGES = _edges()  # EDGES[k] is the first length of bin k
-WIDTHS = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
-WIDTHS_FLOAT = [float(width) for width in WIDTHS]
-_EDGES_FLOAT = [float(edge) for edge in EDGES]
-MOST_IN_TABLE = 1 << 17
-BIN_OF = b"".join([bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE])  # bin_of, but faster
+EDGES: Final = _edges()  # EDGES[k] is the first length of bin k
+WIDTHS: Final = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
+WIDTHS_FLOAT: Final = [float(width) for width in WIDTHS]
+_EDGES_FLOAT: Final = [float(edge) for edge in EDGES]
+MOST_IN_TABLE: Final = 1 << 17
+BIN_OF: Final = b"".join(
+    [bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE]
+)  # bin_of, but faster
 
 
 class Survival:
@@ -58,8 +61,7 @@ class Survival:
         total = 0.0
         for k in range(BINS):
             share = end_shares[k]
-            if share > _SURELY_OVER:
-                share = _SURELY_OVER
+            share = min(share, _SURELY_OVER)
             hazard = -log(1.0 - share)
             slope = hazard / WIDTHS_FLOAT[k]
             slopes.append(slope)

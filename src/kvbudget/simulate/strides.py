@@ -1,12 +1,13 @@
 """Decides in which steps the gate is to hear of whose tokens: of each stream once in `PROGRESS_STRIDE` of them."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.simulate.jump_engine import Stream
 
-_OUT_OF_ORDER = 1 << 62
-_NOBODY: list[Stream] = []
+_OUT_OF_ORDER: Final = 1 << 62
+_NOBODY: Final[list[Stream]] = []
 
 
 class Strides:
