@@ -123,9 +123,8 @@ class JumpingInstance(Instance):
         leap.begin_ns = now_ns
         leap.first_ns = self._cost.step_ns(0, decoders, engine.context + decoders)
         leap.slope_ns = self._cost.context_ns * decoders
-        if steps > 1:
-            if leap.first_ns <= leap.slope_ns:
-                steps = 1  # steps that cost nothing last a nanosecond: not a straight line
+        if steps > 1 and leap.first_ns <= leap.slope_ns:
+            steps = 1  # steps that cost nothing last a nanosecond: not a straight line
         leap.steps = steps
         self._told = 0
         self.end_ns = leap.end_ns
