@@ -393,6 +393,8 @@ class Gate:
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         while self.queue and self.backend_up:
+            if self._is_still_full(now_ns):
+                break
             found = first_that_fits(self.queue, self.fairness, self.promises, now_ns)
             if found is None:
                 break
@@ -407,6 +409,15 @@ class Gate:
         if again_ns is not None and (self._recheck_ns is None or again_ns < self._recheck_ns):
             self._recheck_ns = again_ns
         return commands
+
+    def _is_still_full(self, now_ns: int) -> bool:
+        """Where one tenant and class are alone a look ends with the first of those that wait; whether it is clear
+        without one that it would not fit."""
+        fairness = self.fairness
+        if not self._learns or fairness.binds or fairness.limits is not None or not self.config.fair:
+            return False
+        head = self.queue.head()
+        return head is not None and self.promises.is_still_full(head.arrived, now_ns)
 
     # It is refused
 

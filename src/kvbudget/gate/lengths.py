@@ -142,16 +142,14 @@ class Habit:
         before_all = self.before_all
         first = 2.0 if before_all else 0.0
         by, through = 1.0 / self.weight, 0.0
-        ends, partly, whole = self.ends, self._partly, self._through
         shares: list[float] = []
-        for k in range(BINS):
-            width = WIDTHS_FLOAT[k]
-            through += whole[k]
-            exposure = partly[k] + width * through
-            exposure = max(exposure, 0.0)
-            ended = by * ends[k]
+        columns = zip(WIDTHS_FLOAT, self._through, self._partly, self.ends, coarser, strict=True)
+        for width, from_here_whole, partly, ends, coarser_share in columns:
+            through += from_here_whole
+            exposure = max(partly + width * through, 0.0)
+            ended = by * ends
             entered = by * exposure / width + 0.5 * ended
-            begun = ended + lent * coarser[k]
+            begun = ended + lent * coarser_share
             if before_all:
                 begun += first * min(1.0, width * before_all)
             shares.append(begun / (entered + lent + first + 1e-9))

@@ -69,8 +69,6 @@ class Promises:
         slots = 0 if kept is None else int(kept.slots)
         if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
             return None
-        if self.by_lengths and kept is None and not self._fairness.binds and self._is_still_full(event, now_ns):
-            return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
         self._offer(event, footprint)
@@ -79,9 +77,14 @@ class Promises:
             self._ledger.withdraw(event.request_id)
         return needed
 
-    def _is_still_full(self, event: Arrived, now_ns: int) -> bool:
-        """What is shared may have become more, and with it the room, where the engine told of its cache or it is
-        trusted again."""
+    def is_still_full(self, event: Arrived, now_ns: int) -> bool:
+        """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
+
+        What is shared may have become more, and with it the room, where the engine told of its cache or it is trusted
+        again.
+        """
+        if not self.by_lengths:
+            return False
         shares = self.cached.changes, self.trust.given
         if shares != self._shares:
             self._shares = shares

@@ -39,7 +39,7 @@ def _edges() -> list[int]:
 EDGES: Final = _edges()  # EDGES[k] is the first length of bin k
 WIDTHS: Final = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
 WIDTHS_FLOAT: Final = [float(width) for width in WIDTHS]
-_EDGES_FLOAT: Final = [float(edge) for edge in EDGES]
+_EDGES_FLOAT: Final = [float(edge) for edge in EDGES[:BINS]]
 MOST_IN_TABLE: Final = 1 << 17
 BIN_OF: Final = b"".join(
     [bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE]
@@ -59,13 +59,11 @@ class Survival:
         slopes: list[float] = []
         intercepts: list[float] = []
         total = 0.0
-        for k in range(BINS):
-            share = end_shares[k]
-            share = min(share, _SURELY_OVER)
-            hazard = -log(1.0 - share)
-            slope = hazard / WIDTHS_FLOAT[k]
+        for share, width, edge in zip(end_shares, WIDTHS_FLOAT, _EDGES_FLOAT, strict=True):
+            hazard = -log(1.0 - min(share, _SURELY_OVER))
+            slope = hazard / width
             slopes.append(slope)
-            intercepts.append(total - slope * _EDGES_FLOAT[k])
+            intercepts.append(total - slope * edge)
             total += hazard
         self.slope = slopes
         self.intercept = intercepts
