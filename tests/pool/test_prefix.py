@@ -37,7 +37,7 @@ def test_what_another_holds_is_not_charged_again() -> None:
 def test_who_stays_is_charged_for_what_he_shared() -> None:
     prefixes = living(a="abcd", b="abxy")
     prefixes.leave("a")
-    assert (prefixes.charged_keys, prefixes.own_keys("b")) == (4, 4)
+    assert (prefixes.charged_keys, prefixes.common_keys("b")) == (4, 0)
     prefixes.leave("b")
     assert (prefixes.charged_keys, prefixes.held_keys, "b" in prefixes) == (0, 0, False)
 
@@ -60,7 +60,7 @@ def test_nothing_is_shared_where_the_engine_does_not() -> None:
     assert (prefixes.saved_keys, prefixes.held_keys, "a" in prefixes) == (0, 0, False)
     for change in (prefixes.leave, prefixes.undo, prefixes.computed):
         change("a")
-    assert (prefixes.found("a", 3), prefixes.own_keys("a"), prefixes.keys_of("a")) == (0, 0, 0)
+    assert (prefixes.found("a", 3), prefixes.common_keys("a")) == (0, 0)
 
 
 def test_where_prompts_are_read_side_by_side_only_what_is_computed_is_credited() -> None:
@@ -243,8 +243,7 @@ class PrefixMachine(RuleBasedStateMachine):
         assert self.prefixes.held_keys == sum(map(len, self.texts.values()))
         for name, text in self.texts.items():
             others = self.distinct([other for other in self.texts if other != name])
-            assert self.prefixes.own_keys(name) == self.distinct() - others
-            assert self.prefixes.keys_of(name) == len(text)
+            assert self.prefixes.common_keys(name) == len(text) - (self.distinct() - others)
 
     def teardown(self) -> None:
         for name in self.texts:

@@ -106,8 +106,7 @@ def test_the_sums_are_those_of_whoever_is_left(batch: list[tuple[int, int, int]]
 def test_one_who_will_make_all_of_its_tokens_is_a_line_without_spread() -> None:
     share = share_of(None, made_tokens=4, limit_tokens=24, held=10.0, per_step=0.5, sequences=2)
     assert share.mean == [14.0, 18.0, 20.0]  # after 8, 16, and the last of its 20 tokens
-    assert share.spread == share.doubt == [0.0, 0.0, 0.0]
-    assert share.alive == [2.0, 2.0, 2.0]
+    assert [share.at(g) for g in range(4)] == [(2.0, 14.0, 0, 0), (2.0, 18.0, 0, 0), (2.0, 20.0, 0, 0), (0, 0, 0, 0)]
 
 
 def test_at_its_limit_it_counts_until_the_next_moment_of_the_grid_and_no_longer() -> None:
@@ -203,7 +202,52 @@ def test_a_window_holds_more_while_a_prompt_is_read_than_while_it_decodes() -> N
 
 
 def test_a_share_knows_of_nothing_shared_until_it_is_told() -> None:
-    assert Share(1.0, 0.1, 1).shared == 0
+    assert Share(None, 0, 10, 1.0, 0.1, 1, 0).shared == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 500), st.integers(501, 4000)), min_size=1, max_size=12),
+    st.lists(st.integers(0, len(GRID) - 1), max_size=5),
+    st.integers(0, 40),
+)
+def test_in_whichever_order_moments_are_asked_for_the_sums_are_those_of_one_pass(
+    batch: list[tuple[int, int, int]], asked: list[int], passed: int
+) -> None:
+    survival = Survival([0.2] * BINS, 0.2)
+    whole, piecewise = outlook_of(survival, batch), outlook_of(survival, batch[:-1])
+    for outlook in (whole, piecewise):
+        outlook.now = passed
+    for g in asked:
+        piecewise.promise_up_to(g * 100, 1.0, 2.0)
+    prompt, made, limit = batch[-1]
+    held = Growth(uniform_layout(BLOCK)).blocks(prompt + made, prompt + limit)
+    share = share_of(survival, made_tokens=made, limit_tokens=limit, held=held, per_step=1 / BLOCK, sequences=1)
+    piecewise.add(str(len(batch) - 1), share)
+    assert piecewise.enough(2.0) == whole.enough(2.0)
+    assert piecewise.alive == whole.alive
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 500), st.integers(501, 4000)), min_size=1, max_size=12),
+    st.integers(1, 2500),
+    st.floats(0.0, 1.0),
+    st.integers(0, 40),
+)
+def test_a_promise_up_to_a_limit_is_the_whole_one_or_none(
+    batch: list[tuple[int, int, int]], prompt: int, part: float, passed: int
+) -> None:
+    survival = Survival([0.05] * BINS, 0.2)
+    more = share_of(survival, made_tokens=0, limit_tokens=800, held=prompt / BLOCK, per_step=1 / BLOCK, sequences=1)
+    for newcomer in (None, more):
+        for kept, variance in ((None, 0.0), ([3.0] * len(GRID), 9.0)):
+            outlook, reference = outlook_of(survival, batch), outlook_of(survival, batch)
+            outlook.now = reference.now = passed
+            held = reference.held_now() + (0.0 if newcomer is None else newcomer.held)
+            right = promise(reference.enough(2.0, newcomer, kept, variance), held)
+            limits = (int(part * right), right - 1, right, 2 * right)
+            for limit in limits + limits:  # again, with what is known by then
+                found = outlook.promise_up_to(limit, held, 2.0, newcomer, kept, variance)
+                assert found == (right if right <= limit else None)
 
 
 def test_the_grid_rises_and_its_steps_are_at_most_half_of_the_way() -> None:
@@ -213,10 +257,9 @@ def test_the_grid_rises_and_its_steps_are_at_most_half_of_the_way() -> None:
 
 def test_what_is_near_may_go_wrong_less_often_than_what_is_far() -> None:
     outlook = Outlook()
-    share = Share(100.0, 0.0, 1)  # of which all would be held, if nobody ended
-    share.alive, share.mean, share.doubt = [1.0] * len(GRID), [0.0] * len(GRID), [0.0] * len(GRID)
-    share.spread = [1.0] * len(GRID)
-    outlook.add("a", share)
+    # Of 100 blocks all would be held, if nobody ended; the sums are given.
+    outlook.add("a", share_of(None, made_tokens=0, limit_tokens=1 << 40, held=100.0, per_step=0.0, sequences=1))
+    outlook.mean[:], outlook.spread[:] = [0.0] * len(GRID), [1.0] * len(GRID)
     z = z_over_time(0.02)
     needs = dict(zip(GRID, outlook.enough(z), strict=True))
     assert needs[RISK_STEPS] == needs[4096] == z

@@ -19,13 +19,18 @@ def heard(load: list, given=None, policy: str = "learned", *, every_step: bool =
     """(event, when in ms) of everything the only gate was told, in order."""
     simulation = Simulation(load, given or settings(), contender(policy), random.Random(0), every_step=every_step)
     gate = simulation.instances[0].gate
-    events, handle = [], gate.handle
+    events, handle, progressed = [], gate.handle, gate.progressed
 
     def note(event, now_ns):  # type: ignore[no-untyped-def]
-        events.append((event, now_ns / MS))
+        if not isinstance(event, Progressed):  # which is told by `progressed` as well
+            events.append((event, now_ns / MS))
         return handle(event, now_ns)
 
-    gate.handle = note  # type: ignore[method-assign]
+    def note_progress(request_id, new_tokens, now_ns, cached_tokens=None):  # type: ignore[no-untyped-def]
+        events.append((Progressed(request_id, new_tokens, cached_tokens), now_ns / MS))
+        return progressed(request_id, new_tokens, now_ns, cached_tokens)
+
+    gate.handle, gate.progressed = note, note_progress  # type: ignore[method-assign]
     simulation.run()
     return events
 

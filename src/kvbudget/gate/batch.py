@@ -4,6 +4,8 @@ The sums are a `pool.risk.Outlook`; here is who they are made of: how far each i
 what of it others hold as well. A step is one decode step of the engine (`gate.pace`).
 """
 
+from typing import Final
+
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.hindsight import Hindsight
 from kvbudget.gate.lengths import Habit, tell_lived
@@ -12,28 +14,36 @@ from kvbudget.gate.pace import Pace
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger, Reservation
-from kvbudget.pool.risk import EPOCH_STEPS, Growth, Outlook, Share, share_of
+from kvbudget.pool.risk import EPOCH_STEPS, Growth, Outlook, Share
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Tokens
 
-_EPOCH_NS = 250_000_000
+_EPOCH_NS: Final = 250_000_000
 # How often the habits are told of one that lives: every so many tokens, later every such part of what it has.
 _FIRST_MARK, _MARKS = 8, 4
-_PAUSE_STEPS = 24  # behind the others by more than that: it was preempted, or its prompt took long
+_FOR_EVER: Final = 1 << 40  # steps
+_PAUSE_STEPS: Final = 24  # behind the others by more than that: it was preempted, or its prompt took long
 
 
 class Tracked:
     """What is kept of one living promise."""
 
-    __slots__ = ("backlog_tokens", "habits", "known_tokens", "lived", "next_mark", "number", "start_step")
+    __slots__ = (
+        "backlog_tokens", "habit", "habits", "known_tokens", "limit", "lived", "next_mark", "number", "sequences",
+        "start_step",
+    )  # fmt: skip
 
     def __init__(
-        self, number: int, habits: tuple[Habit, ...], known_tokens: Tokens | None, start_step: int, backlog_tokens: int
-    ) -> None:
+        self, number: int, habits: tuple[Habit, ...], known_tokens: Tokens | None, footprint: Footprint,
+        start_step: int, backlog_tokens: int,
+    ) -> None:  # fmt: skip
         self.number = number  # in the order in which they were promised
         self.backlog_tokens = backlog_tokens
         self.habits = habits
+        self.habit = habits[-1]  # the one to ask
         self.known_tokens = known_tokens
+        self.limit: int = footprint.max_new_tokens if known_tokens is None else known_tokens
+        self.sequences = footprint.total_sequences
         self.start_step = start_step  # the step before its first token
         self.lived = 0  # tokens told to the habits
         self.next_mark = 1  # tokens at which they are told more
@@ -69,12 +79,14 @@ class Batch:
         if not self.tracked:
             self.pace.begin(now_ns)
         self._newest += 1
-        tracked = Tracked(self._newest, habits, event.known_tokens, self.pace.step, backlog_tokens)
+        tracked = Tracked(self._newest, habits, event.known_tokens, made.footprint, self.pace.step, backlog_tokens)
         self.tracked[made.reservation_id] = tracked
-        if not self._stale:
-            passed = self.outlook.now - self.outlook.epoch
-            share = self._share(made, tracked, habits[-1].survival(), made.credit_blocks, passed)
-            self.outlook.add(made.reservation_id, share)
+        if self._stale:
+            return
+        survival, outlook = tracked.habit.survival(), self.outlook
+        if now_ns < self._fresh_until_ns and self.pace.step - outlook.epoch < EPOCH_STEPS:
+            passed = outlook.now - outlook.epoch
+            outlook.add(made.reservation_id, self._share(made, tracked, survival, made.credit_blocks, passed))
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""
@@ -114,31 +126,39 @@ class Batch:
 
     def refresh(self, ledger: Ledger, now_ns: int) -> None:
         """Everybody's share anew, if the grid has become old: once in EPOCH_STEPS."""
-        if self._fresh_until_ns <= now_ns and not any(living.paced for living in ledger):
-            self.pace.go_on(now_ns)
-        outlook, step = self.outlook, self.pace.step
-        outlook.now = step
-        if not self._stale and step - outlook.epoch < EPOCH_STEPS and now_ns < self._fresh_until_ns:
+        if not self.is_old(ledger, now_ns):
             return
+        outlook, step = self.outlook, self.pace.step
         self._stale = False
         self._fresh_until_ns = now_ns + _EPOCH_NS
         outlook.begin(step)
         hindsight = self.hindsight
         judging, held = hindsight.due(step), 0.0
         tables: dict[Habit, Survival] = {}  # asked for once each: whether one is up to date takes a while to tell
+        any_prefix = ledger.prefixes.held_keys > 0
         for living in ledger:
-            tracked = self.tracked.get(living.reservation_id)
-            if tracked is not None and tracked.habits[-1] not in tables:
-                tables[tracked.habits[-1]] = tracked.habits[-1].survival()
-            common = ledger.common_blocks(living.reservation_id)
-            survival = None if tracked is None else tables[tracked.habits[-1]]
-            share = self._share(living, tracked, survival, common, 0)
-            outlook.add(living.reservation_id, share)
+            name = living.reservation_id
+            tracked = self.tracked.get(name)
+            survival = None
+            if tracked is not None:
+                survival = tables.get(tracked.habit)
+                if survival is None:
+                    tables[tracked.habit] = survival = tracked.habit.survival()
+            share = self._share(living, tracked, survival, ledger.common_blocks(name) if any_prefix else 0, 0)
+            outlook.add(name, share)
             if judging and tracked is not None and tracked.number <= hindsight.newest:
                 held += share.held
         if judging:
             hindsight.judge(step, held)
         hindsight.foretell(step, outlook, self._newest)
+
+    def is_old(self, ledger: Ledger, now_ns: int) -> bool:
+        """Whether `refresh` would make all shares anew; if not, the outlook is that of now."""
+        if self._fresh_until_ns <= now_ns and not any(living.paced for living in ledger):
+            self.pace.go_on(now_ns)
+        outlook, step = self.outlook, self.pace.step
+        outlook.now = step
+        return self._stale or step - outlook.epoch >= EPOCH_STEPS or now_ns >= self._fresh_until_ns
 
     def together(self, ledger: Ledger) -> int:
         """Blocks that several hold and that are in nobody's share: held for as long as anybody lives.
@@ -150,44 +170,32 @@ class Batch:
     def newcomer(self, event: Arrived, footprint: Footprint, survival: Survival | None, common: int) -> Share:
         """The share that one more would have, beside `common` blocks that others hold too. No `survival`: its length
         is known."""
-        known = event.known_tokens
-        return share_of(
-            survival,
-            made_tokens=0,
-            limit_tokens=footprint.max_new_tokens if known is None else known,
-            held=self.held(footprint, 0) - self.overlap.own * common,
-            per_step=self.growth.per_token * footprint.total_sequences,
-            sequences=footprint.total_sequences,
-            offset=self.outlook.now - self.outlook.epoch,
-        )
+        limit = footprint.max_new_tokens if event.known_tokens is None else event.known_tokens
+        many = footprint.total_sequences
+        held = self.held(footprint, 0) - self.overlap.own * common
+        offset = self.outlook.now - self.outlook.epoch
+        return Share(survival, 0, limit, held, self.growth.per_token * many, many, offset)
 
     def _share(
         self, living: Reservation, tracked: Tracked | None, survival: Survival | None, common: int, offset: int
     ) -> Share:
         """`common`: blocks that others hold as well, and that this share leaves out."""
-        share = self._share_without(living, tracked, survival, common, offset)
+        footprint = living.footprint
+        if tracked is None:  # cut off, or promised under another policy: nothing is known, it may stay at its peak
+            share = Share(
+                None, 0, _FOR_EVER, float(living.peak_blocks - common), 0.0, footprint.total_sequences, offset
+            )
+        else:
+            many, limit = tracked.sequences, tracked.limit
+            made = self.made(living, tracked)
+            if made >= limit:
+                made = limit - 1
+            held = self.held(footprint, made) - self.overlap.own * common
+            per_step = self.growth.per_token * many
+            known = tracked.known_tokens is not None
+            share = Share(None if known else survival, made, limit - made, held, per_step, many, offset)
         share.shared = common
         return share
-
-    def _share_without(
-        self, living: Reservation, tracked: Tracked | None, survival: Survival | None, common: int, offset: int
-    ) -> Share:
-        footprint = living.footprint
-        many = footprint.total_sequences
-        if tracked is None:  # cut off, or promised under another policy: nothing is known, it may stay at its peak
-            held = float(living.peak_blocks - common)
-            return share_of(None, made_tokens=0, limit_tokens=1 << 40, held=held, per_step=0.0, sequences=many)
-        limit = footprint.max_new_tokens if tracked.known_tokens is None else tracked.known_tokens
-        made = min(self.made(living, tracked), limit - 1)
-        return share_of(
-            survival if tracked.known_tokens is None else None,
-            made_tokens=made,
-            limit_tokens=limit,
-            held=self.held(footprint, made) - self.overlap.own * common,
-            per_step=self.growth.per_token * many,
-            sequences=many,
-            offset=offset,
-        )
 
     # Each of them
 
@@ -200,7 +208,10 @@ class Batch:
     def held(self, footprint: Footprint, made: int) -> float:
         """Blocks that are held of it with `made` tokens in each of its sequences."""
         growth, new, own = self.growth, footprint.max_new_tokens, self.overlap.own
-        return sum([growth.blocks(own * p + made, p + new) for p in footprint.prompts]) * footprint.sequences
+        prompts = footprint.prompts
+        if len(prompts) == 1:
+            return growth.blocks(own * prompts[0] + made, prompts[0] + new) * footprint.sequences
+        return sum([growth.blocks(own * p + made, p + new) for p in prompts]) * footprint.sequences
 
     def engine_holds(self, ledger: Ledger, blocks: int, now_ns: int) -> None:
         """The engine's own word of what it holds: less than believed where prompts share blocks.

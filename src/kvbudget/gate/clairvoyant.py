@@ -4,6 +4,7 @@ For comparison only: a driver that knows lengths (`Arrived.known_tokens`) is a s
 """
 
 from dataclasses import replace
+from typing import Final
 
 from kvbudget.gate.batch import Batch
 from kvbudget.gate.events import Arrived
@@ -12,7 +13,7 @@ from kvbudget.pool.ledger import Ledger
 from kvbudget.pool.trajectory import Course, peak_over_time
 from kvbudget.units import Blocks
 
-KNOWN_SKEW = 4  # steps by which even the clairvoyant is unsure, as prompts are read in between
+KNOWN_SKEW: Final = 4  # steps by which even the clairvoyant is unsure, as prompts are read in between
 
 
 def all_known(batch: Batch) -> bool:

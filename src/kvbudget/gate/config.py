@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
@@ -10,7 +11,7 @@ from kvbudget.units import Tokens
 
 # How many tokens of a stream may pass before a driver tells the gate of them, the first aside: reporting each would
 # cost more than it tells. Far below GateConfig.lag_steps, which covers it.
-PROGRESS_STRIDE = 16
+PROGRESS_STRIDE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ a class, but for those who were told to come now; an empty pool keeps nobody wai
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
@@ -64,8 +65,8 @@ from kvbudget.units import Blocks, Tokens
 
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
-_TICK = Tick()
-_DOWN_RETRY_NS = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
+_TICK: Final = Tick()
+_DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
 class Gate:
@@ -73,6 +74,7 @@ class Gate:
 
     def __init__(self, config: GateConfig, layout: Layout, usable_blocks: Blocks) -> None:
         self.config = config
+        self._learns = config.policy is Policy.LEARNED
         self.ledger = Ledger(layout, usable_blocks, Blocks(config.margin_blocks), config.sharing, config.key_blocks)
         self.resolver = Resolver(config, self.ledger)
         self.expectation = Expectation()
@@ -117,6 +119,7 @@ class Gate:
         `sharing` and `key_blocks` stay what they were; so does `fair`.
         """
         self.config = config
+        self._learns = config.policy is Policy.LEARNED
         self.resolver.configure(config)
         self.learned.configure(config.epsilon, config.enough_answers)
         self.fairness.configure(config)
@@ -137,10 +140,18 @@ class Gate:
         """When to push a Tick, if nothing else happens before; None if never."""
         if not self.queue and not self._tails and self._recheck_ns is None:
             return None  # as nearly always
-        wakes = [wake for wake in (self.queue.next_deadline_ns(), self._recheck_ns) if wake is not None]
-        if self._tails:
-            wakes.append(self._tails[0][0])
-        return min(wakes) if wakes else None
+        wake_ns = self.queue.next_deadline_ns()
+        recheck_ns = self._recheck_ns
+        if recheck_ns is not None and (wake_ns is None or recheck_ns < wake_ns):
+            wake_ns = recheck_ns
+        if self._tails and (wake_ns is None or self._tails[0][0] < wake_ns):
+            wake_ns = self._tails[0][0]
+        return wake_ns
+
+    @property
+    def waits_for_report(self) -> bool:
+        """Whether the next report of tokens would make it look at those who wait, RECHECK_NS later."""
+        return self._recheck_ns is None and bool(self.queue) and self.config.policy is not Policy.WORST_CASE
 
     @property
     def max_context(self) -> Tokens:
@@ -258,15 +269,22 @@ class Gate:
     # It goes on
 
     def _progressed(self, event: Progressed, now_ns: int) -> list[Command]:
-        living = self.ledger.get(event.request_id)
-        first = living is not None and living.first_seen_ns is None
-        seen = self.ledger.progress(event.request_id, event.new_tokens, now_ns)
-        if self.config.policy is Policy.LEARNED:
-            self.learned.progressed(seen, event.new_tokens, now_ns)
-        less = event.cached_tokens is not None and self.promises.found(event.request_id, event.cached_tokens)
+        return self.progressed(event.request_id, event.new_tokens, now_ns, event.cached_tokens)
+
+    def progressed(
+        self, request_id: str, new_tokens: int, now_ns: int, cached_tokens: Tokens | None = None
+    ) -> list[Command]:
+        """`handle` of a Progressed that need not be made first: nothing else happens as often."""
+        self._now_ns = now_ns
+        living = self.ledger.living(request_id)
+        first = living.first_seen_ns is None
+        self.ledger.advance(living, new_tokens, now_ns)
+        if self._learns:
+            self.learned.progressed(living, new_tokens, now_ns)
+        less = cached_tokens is not None and self.promises.found(request_id, cached_tokens)
         if self._recheck_ns is None and self.queue and (less or self.config.policy is not Policy.WORST_CASE):
             self._recheck_ns = now_ns + RECHECK_NS
-        look = first and self.fairness.first_token(event.request_id, now_ns)
+        look = first and self.fairness.first_token(request_id, now_ns)
         return self._tick(_TICK, now_ns, look=True) if look else []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
@@ -415,6 +433,8 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
+            if self._is_still_full(now_ns):
+                break
             found = first_that_fits(self.queue, self.fairness, self.promises, now_ns)
             if found is None:
                 break
@@ -434,6 +454,14 @@ class Gate:
         """Look again then whether somebody who waits may go, or sooner."""
         if self._recheck_ns is None or when_ns < self._recheck_ns:
             self._recheck_ns = when_ns
+    def _is_still_full(self, now_ns: int) -> bool:
+        """Where one tenant and class are alone a look ends with the first of those that wait; whether it is clear
+        without one that it would not fit."""
+        fairness = self.fairness
+        if not self._learns or fairness.binds or fairness.limits is not None or not self.config.fair:
+            return False
+        head = self.queue.head()
+        return head is not None and self.promises.is_still_full(head.arrived, now_ns)
 
     # It is refused
 

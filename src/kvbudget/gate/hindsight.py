@@ -7,15 +7,16 @@ standard deviations.
 """
 
 from math import sqrt
+from typing import Final
 
 from kvbudget.pool.risk import GRID, Outlook
 
-_MOMENT = 5
-HORIZON_STEPS = GRID[_MOMENT]
-_TO_NEXT = GRID[_MOMENT + 1] - HORIZON_STEPS
-_FEWEST = 4  # shares: fewer tell nothing of a mean
-_WEIGHT = 0.2  # of the newest error
-_MOST_ERROR = 3.0
+_MOMENT: Final = 5
+HORIZON_STEPS: Final = GRID[_MOMENT]
+_TO_NEXT: Final = GRID[_MOMENT + 1] - HORIZON_STEPS
+_FEWEST: Final = 4  # shares: fewer tell nothing of a mean
+_WEIGHT: Final = 0.2  # of the newest error
+_MOST_ERROR: Final = 3.0
 
 
 class Hindsight:
@@ -50,11 +51,11 @@ class Hindsight:
 
     def foretell(self, step: int, outlook: Outlook, newest: int) -> None:
         """Take the outlook of a step at its word, unless a forecast is out. `newest`: number of the last one in it."""
-        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.spread[_MOMENT] < 1.0:
+        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.spread_at(_MOMENT) < 1.0:
             return
         self._due_step = step + HORIZON_STEPS
-        self._at, self._after = outlook.mean[_MOMENT], outlook.mean[_MOMENT + 1]
-        self._deviation = sqrt(outlook.spread[_MOMENT])
+        self._at, self._after = outlook.mean_at(_MOMENT), outlook.mean_at(_MOMENT + 1)
+        self._deviation = sqrt(outlook.spread_at(_MOMENT))
         self.newest = newest
 
     def forget(self) -> None:

@@ -5,7 +5,7 @@ holds, `pool.risk` how much all of them will hold over time, `gate.hindsight` an
 `gate.wait_forecast` when there will be room.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.batch import Batch
@@ -23,9 +23,9 @@ from kvbudget.pool.risk import GRID, Share, promise
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Blocks
 
-_HALVES = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
-_SURE = [1.0] * len(GRID)
-_SAVED = (
+_HALVES: Final[tuple[int, ...]] = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
+_SURE: Final = [1.0] * len(GRID)
+_SAVED: Final = (
     ("margin_added", 0.0, HIGHEST),
     ("ns_per_step", 1.0, 1e12),
     ("wait_bias", 0.25, 4.0),
@@ -46,6 +46,14 @@ class LearnedPolicy:
         self.pace = self.batch.pace
         self.forecast = WaitForecast()
         self._clairvoyant_driver = False
+        # Of the request that was asked about last: it is asked about several times, and again at each look.
+        # Who did not fit beside what is held, and of what that followed.
+        self._full_for = ""
+        self._full_outlook = self._full_ledger = 0
+        self._full_overlap = 0.0
+        self._asked: Arrived | None = None
+        self._asked_habits: tuple[Habit, ...] = ()
+        self._asked_forgotten = 0
 
     @property
     def ready(self) -> bool:
@@ -94,6 +102,9 @@ class LearnedPolicy:
         reading = sum([batch.growth.reading(prompt) for prompt in footprint.prompts]) * footprint.sequences
         held = outlook.held_now() + newcomer.held + reading
         if held + together > capacity:
+            if held + together > ledger.capacity_blocks:
+                self._full_for, self._full_overlap = event.request_id, batch.overlap.share
+                self._full_outlook, self._full_ledger = outlook.version, ledger.changes
             return None
         if event.known_tokens is not None and all_known(batch):
             needed = clairvoyant_promise(batch, ledger, event, footprint)
@@ -101,9 +112,27 @@ class LearnedPolicy:
                 needed = Blocks(needed + int(kept.most(self.margin.z)))
         else:
             blocks, variance = (None, 0.0) if kept is None else (kept.blocks, kept.variance)
-            needs = outlook.enough(self._z * caution, newcomer, blocks, variance)
-            needed = Blocks(promise(needs, held) + together)
+            alone = outlook.promise_up_to(capacity - together, held, self._z * caution, newcomer, blocks, variance)
+            if alone is None:
+                return None
+            needed = Blocks(alone + together)
         return needed if needed <= capacity else None
+
+    def is_still_full(self, ledger: Ledger, event: Arrived, now_ns: int) -> bool:
+        """Whether it is clear without a closer look that `promise_with` would give None: it did for this one, since
+        even what is held left no room, and since then nobody came or went, and more is held with each step."""
+        if self._full_for != event.request_id or self._full_ledger != ledger.changes:
+            return False
+        if self._full_outlook != self.outlook.version or self._full_overlap != self.batch.overlap.share:
+            return False
+        if self.batch.is_old(ledger, now_ns):
+            return False
+        self._survival_of(event)  # so that habits are counted anew as often as if it had been looked at
+        return True
+
+    def forget_full(self) -> None:
+        """There may be more room than `is_still_full` can know of."""
+        self._full_for = ""
 
     def promised(self, ledger: Ledger, now_ns: int) -> Blocks:
         """Blocks that the living promises need."""
@@ -181,7 +210,11 @@ class LearnedPolicy:
         return None if event.known_tokens is not None else self._habits_of(event)[-1].survival()
 
     def _habits_of(self, event: Arrived) -> tuple[Habit, ...]:
-        return self.lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
+        lengths = self.lengths
+        if event is not self._asked or lengths.forgotten != self._asked_forgotten:
+            chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
+            self._asked, self._asked_habits, self._asked_forgotten = event, chain, lengths.forgotten
+        return self._asked_habits
 
     # What happens
 
@@ -255,6 +288,7 @@ class LearnedPolicy:
         lengths = Lengths.restored(_part(state, "lengths"))
         numbers = [_number(state, name, least, most) for name, least, most in _SAVED]
         self.lengths = lengths
+        self._asked = None
         self.margin.added, self.pace.ns_per_step, self.forecast.bias = numbers[:3]
         self.pace.prefill_ns, self.pace.prefill_tokens = numbers[3:]
 

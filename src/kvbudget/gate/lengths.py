@@ -16,20 +16,21 @@ Everything is additions in a fixed order: the same events give the same numbers.
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any
+from typing import Any, Final
 
 from kvbudget.errors import BadValueError
-from kvbudget.pool.survival import BINS, EDGES, WIDTHS, Survival, bin_of
+from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, WIDTHS_FLOAT, Survival, bin_of
 
-MEMORY = 256  # answers
-LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
-USUAL_LIMIT = 2048  # where none is declared: what the gate then promises by default
-SURE_BEFORE = 25.0  # answers: the doubt that is there from the start is a fifth
-PRIOR = 8.0  # answers that a coarser key counts for
-MAX_KEYS = 1024  # tenants' names come from outside; the least recently used key is forgotten
-STATE_VERSION = 1
-_LARGEST_WEIGHT = 1e9
-_LARGEST_SAVED = 1e18
+MEMORY: Final = 256  # answers
+LIMIT_SHARE: Final = 0.25  # of its limit, that an answer is thought to take on average before any was seen
+USUAL_LIMIT: Final = 2048  # where none is declared: what the gate then promises by default
+SURE_BEFORE: Final = 25.0  # answers: the doubt that is there from the start is a fifth
+PRIOR: Final = 8.0  # answers that a coarser key counts for
+MAX_KEYS: Final = 1024  # tenants' names come from outside; the least recently used key is forgotten
+STATE_VERSION: Final = 1
+_LARGEST_WEIGHT: Final = 1e9
+_NOBODY_SEEN: Final = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)]  # share that ends in each bin
+_LARGEST_SAVED: Final = 1e18
 
 Key = tuple[str, ...]
 
@@ -127,27 +128,31 @@ class Habit:
         if parent is not None:
             parent._revise()
             parent_revision = parent.revision
-        if parent_revision == self._parent_revision and self._unread * 32.0 <= self.answers:
+        if parent_revision == self._parent_revision and self._unread * 32.0 <= self.total / self.weight:
             return
         self._parent_revision = parent_revision
         self.revision += 1
         self._table = None
         self._unread = 0.0
-        by = 1.0 / self.weight
-        ends, exposure = self.ends, self.exposure
-        shares: list[float] = []
-        if parent is None:
-            coarser, lent = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)], 2.0
-        else:
+        coarser, lent = _NOBODY_SEEN, 2.0
+        if parent is not None:
             coarser, lent = parent._counted, PRIOR
             if parent.parent is None:
                 lent *= parent.answers / (PRIOR + parent.answers)
-        first = 2.0 if self.before_all else 0.0
-        for k in range(BINS):
-            ended = by * ends[k]
-            entered = by * exposure[k] / WIDTHS[k] + 0.5 * ended
-            of_first = first * min(1.0, WIDTHS[k] * self.before_all)
-            shares.append((ended + lent * coarser[k] + of_first) / (entered + lent + first + 1e-9))
+        before_all = self.before_all
+        first = 2.0 if before_all else 0.0
+        by, through = 1.0 / self.weight, 0.0
+        shares: list[float] = []
+        columns = zip(WIDTHS_FLOAT, self._through, self._partly, self.ends, coarser, strict=True)
+        for width, from_here_whole, partly, ends, coarser_share in columns:
+            through += from_here_whole
+            exposure = max(partly + width * through, 0.0)
+            ended = by * ends
+            entered = by * exposure / width + 0.5 * ended
+            begun = ended + lent * coarser_share
+            if before_all:
+                begun += first * min(1.0, width * before_all)
+            shares.append(begun / (entered + lent + first + 1e-9))
         self._counted = shares
 
     def _doubt(self) -> float:
@@ -162,7 +167,8 @@ class Habit:
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     """A sequence of whom all these are went from `start` to `end` output tokens."""
-    first, last = bin_of(start), bin_of(end)
+    first = BIN_OF[start] if start < MOST_IN_TABLE else bin_of(start)
+    last = BIN_OF[end] if end < MOST_IN_TABLE else bin_of(end)
     same = first == last
     begun = end - start if same else EDGES[first + 1] - start
     for habit in habits:
@@ -180,6 +186,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self.root = Habit(None)
+        self.forgotten = 0  # keys
         self._habits: dict[Key, Habit] = {}
 
     @property
@@ -202,6 +209,7 @@ class Lengths:
             habit = Habit(parent, limit)
             if len(self._habits) >= MAX_KEYS:
                 del self._habits[next(iter(self._habits))]
+                self.forgotten += 1
         habit.parent = parent  # the coarser one may have been forgotten and begun anew
         self._habits[key] = habit  # the most recently used is the last
         return habit

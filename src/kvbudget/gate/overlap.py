@@ -3,10 +3,12 @@
 That is what its prefix cache saves where prompts bring no keys (`Arrived.prefix`), by which it would be known.
 """
 
-_CALM_NS = 3 * 10**9
-_ENOUGH_BLOCKS = 64.0  # of prompts, below which sharing cannot be told
-_MOST = 0.9
-_BELIEF_ERROR = 0.97
+from typing import Final
+
+_CALM_NS: Final = 3 * 10**9
+_ENOUGH_BLOCKS: Final = 64.0  # of prompts, below which sharing cannot be told
+_MOST: Final = 0.9
+_BELIEF_ERROR: Final = 0.97
 _UP, _DOWN = 0.2, 0.5  # of the way, with each word of the engine
 
 

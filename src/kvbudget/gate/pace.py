@@ -4,9 +4,11 @@ Sequences that are watched tell by their tokens how many steps have passed; wher
 does.
 """
 
-_START_NS_PER_STEP = 20_000_000.0
-_PACE_STEPS = 64.0  # the pace is a mean over so many steps
-_PREFILL_MEMORY = 64.0  # requests
+from typing import Final
+
+_START_NS_PER_STEP: Final = 20_000_000.0
+_PACE_STEPS: Final = 64.0  # the pace is a mean over so many steps
+_PREFILL_MEMORY: Final = 64.0  # requests
 
 
 class Pace:

@@ -4,6 +4,8 @@ Over one ledger. By which rule: `gate.policies`, or `gate.learned` once enough a
 meanwhile for other tenants (`gate.fairness`) and for those who were told to come back (`gate.returns`) is left out.
 """
 
+from typing import Final
+
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fairness import Fairness
@@ -19,9 +21,9 @@ from kvbudget.units import Blocks, Tokens
 
 # Progress can let the head of the queue in, but looking for every report would cost more than the room is worth: with
 # 900 sequences one look takes a millisecond.
-RECHECK_NS = 20_000_000
+RECHECK_NS: Final = 20_000_000
 # Who takes back what others borrowed needs less caution: their answers end, and they leave room for it.
-LENDER_CAUTION = 0.3
+LENDER_CAUTION: Final = 0.3
 
 
 class Promises:
@@ -43,6 +45,8 @@ class Promises:
         # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
         self._shown: Blocks | None = None
         self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
+        # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
+        self._shares = (0, True, Blocks(0))
         self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
 
     def configure(self, config: GateConfig) -> None:
@@ -74,6 +78,20 @@ class Promises:
         if needed is None:
             self._ledger.withdraw(event.request_id)
         return needed
+
+    def is_still_full(self, event: Arrived, now_ns: int) -> bool:
+        """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
+
+        There may be more room where the engine told of its cache, it is trusted again, or others have taken less.
+        """
+        if not self.by_lengths:
+            return False
+        shares = self.cached.changes, self.trust.given, self.taken_blocks
+        if shares != self._shares:
+            self._shares = shares
+            self._learned.forget_full()
+            return False
+        return self._learned.is_still_full(self._ledger, event, now_ns)
 
     def _needed_with(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool

@@ -11,8 +11,9 @@ one process only; a collision would be a wrong guess like any other (`pool.prefi
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
-_TOKEN_BYTES = 4
+_TOKEN_BYTES: Final = 4
 
 
 def chain_keys(token_ids: Sequence[int], tokens_per_key: int, seed: int = 0) -> tuple[int, ...]:
@@ -40,23 +41,27 @@ class CachedKeys:
     Bounded by what the engine can hold, as each of its blocks has one key: beyond `most` keys nothing is taken in.
     """
 
-    __slots__ = ("_keys", "_most")
+    __slots__ = ("_keys", "_most", "changes")
 
     def __init__(self, most: int = 1 << 20) -> None:
         self._keys: set[int] = set()
+        self.changes = 0
         self._most = most
 
     def stored(self, keys: Sequence[int]) -> None:
         """They can be found from now on."""
+        self.changes += 1
         if len(self._keys) + len(keys) <= self._most:
             self._keys.update(keys)
 
     def removed(self, keys: Sequence[int]) -> None:
         """They were overwritten."""
+        self.changes += 1
         self._keys.difference_update(keys)
 
     def cleared(self) -> None:
         """Nothing is cached any more."""
+        self.changes += 1
         self._keys.clear()
 
     def longest(self, keys: Sequence[int]) -> int:

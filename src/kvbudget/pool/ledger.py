@@ -6,6 +6,7 @@ Blocks of a prompt's beginning that several hold together are counted once (`poo
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.footprint import Footprint
@@ -14,8 +15,8 @@ from kvbudget.pool.prefix import LivePrefixes, Sharing, blocks_per_key, key_toke
 from kvbudget.pool.trajectory import Course
 from kvbudget.units import Blocks, Tokens
 
-_FOR_EVER = 1 << 62
-_NONE = Blocks(0)
+_FOR_EVER: Final = 1 << 62
+_NONE: Final = Blocks(0)
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ class Ledger:
     _unseen_prompt_tokens: int = 0
     _blocks_per_key: int = field(init=False)
     _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
+    changes: int = 0  # rises with whatever may change who may have a promise, or what is shared
     charged_again: int = 0  # blocks in all that an end made others pay who were not to: promises may be short of them
 
     def __post_init__(self) -> None:
@@ -164,22 +166,28 @@ class Ledger:
         self._offered = None
         self._living[reservation_id] = made
         self._add(made, +1)
+        self.changes += 1
         self._unseen_prompt_tokens += _prompt_tokens(made)
         return made
 
     def progress(self, reservation_id: str, new_tokens: int, now_ns: int) -> Reservation:
         """Note tokens seen of a paced reservation, which is returned. Raises AccountingError if it does not live."""
-        living = self._get(reservation_id)
+        living = self.living(reservation_id)
+        self.advance(living, new_tokens, now_ns)
+        return living
+
+    def advance(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
+        """The same of a reservation that is at hand."""
         if living.first_seen_ns is None:
             living.first_seen_ns = now_ns
-            self.prefixes.computed(reservation_id)
+            self.changes += 1
+            self.prefixes.computed(living.reservation_id)
             self._unseen_prompt_tokens -= _prompt_tokens(living)
         living.seen_tokens = min(living.seen_tokens + new_tokens, living.footprint.max_new_tokens)
-        return living
 
     def lose_pace(self, reservation_id: str) -> Reservation:
         """From now on count this reservation at its peak: its progress can no longer be watched."""
-        living = self._get(reservation_id)
+        living = self.living(reservation_id)
         if living.paced:
             living.paced = False
             self._unpaced_peak_sum += living.peak_blocks
@@ -188,23 +196,26 @@ class Ledger:
     def found(self, reservation_id: str, cached_tokens: int) -> int:
         """The engine tells how many tokens of its prompt it had cached. Returns by how many blocks the charge rises, if
         it was credited more than that; negative if less. Raises AccountingError if it does not live."""
-        living = self._get(reservation_id)
+        living = self.living(reservation_id)
         if not self.key_tokens or living.footprint.total_sequences != 1:
             return 0  # what is told of several sequences is a sum
+        self.changes += 1
         rise = self._blocks_per_key * self.prefixes.found(reservation_id, cached_tokens // self.key_tokens)
         living.credit_blocks = Blocks(max(0, living.credit_blocks - rise))
         return rise
 
     def end_credits(self) -> None:
         """From now on charge everybody who lives for all that he may hold."""
+        self.changes += 1
         self.prefixes.clear()
         for living in self._living.values():
             living.credit_blocks = _NONE
 
     def end(self, reservation_id: str) -> Reservation:
         """Take a promise back. Raises AccountingError if it does not live (ended twice, or never made)."""
-        ended = self._get(reservation_id)
+        ended = self.living(reservation_id)
         del self._living[reservation_id]
+        self.changes += 1
         self.charged_again += self._blocks_per_key * self.prefixes.leave(reservation_id)
         self._add(ended, -1)
         if ended.first_seen_ns is None:
@@ -221,6 +232,7 @@ class Ledger:
         if shared != (self.key_tokens, self._blocks_per_key):
             self.key_tokens, self._blocks_per_key = shared
             self.end_credits()
+        self.changes += 1
         self.layout = layout
         self.usable_blocks = usable_blocks
         self.capacity_blocks = Blocks(max(0, usable_blocks - self.margin_blocks))
@@ -267,8 +279,7 @@ class Ledger:
 
     def common_blocks(self, reservation_id: str) -> int:
         """Blocks of it that others hold too."""
-        prefixes = self.prefixes
-        return self._blocks_per_key * (prefixes.keys_of(reservation_id) - prefixes.own_keys(reservation_id))
+        return self._blocks_per_key * self.prefixes.common_keys(reservation_id)
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self._living.values())
@@ -276,7 +287,8 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._living)
 
-    def _get(self, reservation_id: str) -> Reservation:
+    def living(self, reservation_id: str) -> Reservation:
+        """The living reservation of that id. Raises AccountingError if it does not live."""
         try:
             return self._living[reservation_id]
         except KeyError:

@@ -23,12 +23,13 @@ evictable as soon as a sequence has passed them: with such groups nothing is cer
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from math import lcm
+from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.groups import LayerKind, Layout
 from kvbudget.units import Tokens
 
-_SHARED_KINDS = (LayerKind.FULL, LayerKind.MLA, LayerKind.MLA_INDEXER)
+_SHARED_KINDS: Final = (LayerKind.FULL, LayerKind.MLA, LayerKind.MLA_INDEXER)
 
 
 class Sharing(StrEnum):
@@ -242,20 +243,15 @@ class LivePrefixes:
                 shares[name] = shared
         return shares
 
-    def own_keys(self, name: str) -> int:
-        """Keys that `name` alone holds."""
+    def common_keys(self, name: str) -> int:
+        """Keys of `name` that others hold too."""
         place = self._places.get(name)
         if place is None:
             return 0
         run = place.last
         while run.holders == 1 and run.end:
             run = run.parent
-        return place.keys - run.end
-
-    def keys_of(self, name: str) -> int:
-        """Keys that `name` holds, shared or not."""
-        place = self._places.get(name)
-        return 0 if place is None else place.keys
+        return run.end
 
     def _descend(self, keys: Sequence[int]) -> tuple[_Run, int]:
         """The deepest run that has some of `keys`, and how many of them are met up to its end or inside it."""

@@ -18,25 +18,28 @@ in at least 1 - epsilon of them (tests/pool/test_risk.py), and a few scenarios c
 the very quantile that is asked for. A union bound over all moments is not needed: they are so strongly correlated that
 z of epsilon / 3 covers them.
 
-The grid stands still for a while (`EPOCH_STEPS`) and everybody's share of the sums is kept, so that one who comes or
-goes costs one addition per moment, however many live.
+The grid stands still for a while (`EPOCH_STEPS`), so that one who comes or goes costs one addition per moment, however
+many live; and no moment is summed before a decision asks for it.
 """
 
 from collections.abc import Sequence
 from math import erfc, exp, sqrt
+from typing import Final
 
 from kvbudget.pool.groups import Group, Layout
 from kvbudget.pool.survival import BIN_OF, MOST_IN_TABLE, Survival, bin_of
 from kvbudget.units import Blocks, blocks_for
 
-GRID = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288,
-        16384, 24576, 32768, 65536, 131072)  # fmt: skip
-EPOCH_STEPS = 16
-_CORRELATED_MOMENTS = 3.0
+GRID: Final[tuple[int, ...]] = (
+    8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384,
+    24576, 32768, 65536, 131072,
+)  # fmt: skip
+EPOCH_STEPS: Final = 16
+_CORRELATED_MOMENTS: Final = 3.0
 # A pool whose worst moment is near is filled up to its limit again and again, and each time it may overflow. So the
 # risk is one for so many steps: what is nearer may go wrong the less often. By how much hardly depends on the risk.
-RISK_STEPS = 128
-_RISK = 0.02
+RISK_STEPS: Final = 128
+_RISK: Final = 0.02
 
 
 def z_of(epsilon: float) -> float:
@@ -61,7 +64,11 @@ def _near() -> list[float]:
     return [max(1.0, z_over_time(_RISK * moment / RISK_STEPS) / rest) for moment in GRID]
 
 
-_NEAR = _near()  # by which z is larger at each moment
+_NEAR: Final = _near()  # by which z is larger at each moment
+_HARDLY: Final = 1e-3  # whoever lives with less of a chance is counted no further
+_NO_TABLE: Final[list[float]] = []
+
+Moment = tuple[float, float, float, float]  # sequences that are expected to live, mean, spread, doubt
 
 
 class Growth:
@@ -77,11 +84,15 @@ class Growth:
 
     def blocks(self, tokens: float, peak_tokens: int) -> float:
         """Expected blocks at `tokens`, none of them in flight; groups that keep only some tokens count as filled."""
+        if not self._constant_groups:
+            return self._half_open + tokens * self.per_token
         constant = sum([_decoding(group, peak_tokens) for group in self._constant_groups])
         return constant + self._half_open + tokens * self.per_token
 
     def reading(self, prompt_tokens: int) -> float:
         """Blocks that a prompt may hold beyond `blocks` while it is read: more than a window is in flight then."""
+        if not self._constant_groups:
+            return 0.0
         return sum(
             [
                 max(0, group.blocks_for(prompt_tokens) - _decoding(group, prompt_tokens))
@@ -101,19 +112,53 @@ def _decoding(group: Group, peak_tokens: int) -> int:
 
 class Share:
     """One promise's part of the sums, from the grid's epoch on. `shared`: blocks that it holds and that are left out of
-    it, as others hold them too."""
+    it, as others hold them too. What it comes to at a moment is computed when it is asked for."""
 
-    __slots__ = ("alive", "doubt", "held", "mean", "per_step", "sequences", "shared", "spread")
+    __slots__ = (
+        "_means", "base", "held", "intercept", "last", "left", "made", "offset", "per_step", "sequences", "shared",
+        "sign", "slope", "survival",
+    )  # fmt: skip
 
-    def __init__(self, held: float, per_step: float, sequences: int) -> None:
+    def __init__(
+        self, survival: Survival | None, made: int, left: int, held: float, per_step: float, sequences: int, offset: int
+    ) -> None:
+        self.survival = survival  # None: it will make them all
+        self.made = made
+        self.left = left  # steps until its limit
         self.held = held  # blocks at the epoch
         self.per_step = per_step
         self.sequences = sequences
+        self.offset = offset
         self.shared = 0
-        self.alive: list[float] = []  # expected sequences
-        self.mean: list[float] = []
-        self.spread: list[float] = []
-        self.doubt: list[float] = []
+        self.sign = 1.0
+        self.base = -1.0  # H(made), once it was needed
+        self.intercept: list[float] = _NO_TABLE if survival is None else survival.intercept
+        self.slope: list[float] = _NO_TABLE if survival is None else survival.slope
+        self.last = len(GRID)  # no later moment of the grid counts
+        self._means: list[float] | None = None
+
+    def at(self, g: int) -> Moment:
+        """What it comes to at a moment of the grid; all 0 from where it is counted no more."""
+        return _summed([self], 0, g, 0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def mean(self) -> list[float]:
+        """Blocks held, expected, at each moment that it counts at."""
+        means = self._means
+        if means is None:
+            self._means = means = []
+            for g in range(len(GRID)):
+                _, mean, _, _ = self.at(g)
+                if g > self.last:
+                    break
+                means.append(mean)
+        return means
+
+    def taken_back(self) -> "Share":
+        """What takes it out of the sums again."""
+        share = Share(self.survival, self.made, self.left, self.held, self.per_step, self.sequences, self.offset)
+        share.base, share.last, share.shared, share.sign = self.base, self.last, self.shared, -1.0
+        return share
 
 
 def share_of(
@@ -128,64 +173,85 @@ def share_of(
 ) -> Share:
     """The part of one promise that has made `made_tokens` of at most `limit_tokens`, holds `held` blocks and grows by
     `per_step` blocks a step. `survival` None: it will make them all. `offset`: steps since the grid's epoch."""
-    share = Share(held, per_step, sequences)
-    alives, mean, spread, doubts = share.alive, share.mean, share.spread, share.doubt
-    left = limit_tokens - made_tokens
-    if survival is None:
-        for moment in GRID:
-            step = min(moment - offset, left)
-            alives.append(float(sequences))
-            mean.append(held + step * per_step)
-            spread.append(0.0)
-            doubts.append(0.0)
-            if step == left:
-                break
-        return share
-    # This is done for everybody once an epoch, so it is written for speed: BIN_OF instead of bin_of, no min or max.
-    intercept, slope = survival.intercept, survival.slope
-    base = survival.hazard_to(made_tokens)
-    doubt = survival.doubt
-    for moment in GRID:
+    return Share(survival, made_tokens, limit_tokens - made_tokens, held, per_step, sequences, offset)
+
+
+def _summed(shares: list[Share], first: int, g: int, alive: float, mean: float, spread: float, doubt: float) -> Moment:
+    """The sums at a moment, with those of `shares` from the `first` on added to them."""
+    moment = GRID[g]
+    before = GRID[g - 1] if g else -1
+    for number in range(first, len(shares)):
+        share = shares[number]
+        if g > share.last:
+            continue
+        offset, left = share.offset, share.left
         step = moment - offset
-        if step > left:
+        if step >= left:
+            if g and before - offset >= left:
+                share.last = g - 1
+                continue
             step = left  # at its limit in between: it counts until the moment after
-        elif step < 0:
-            step = 0
-        tokens = made_tokens + step
+        sign, survival = share.sign, share.survival
+        if survival is None:
+            alive += sign * share.sequences
+            mean += sign * (share.held + step * share.per_step)
+            continue
+        step = max(step, 0)
+        base = share.base
+        if base < 0.0:
+            share.base = base = survival.hazard_to(share.made)
+        tokens = share.made + step
         k = BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)
-        hazard = intercept[k] + slope[k] * tokens - base
-        alive = exp(-hazard)
-        blocks = held + step * per_step
-        expected = alive * blocks
-        alives.append(alive * sequences)
-        mean.append(expected)
-        spread.append(expected * (blocks - expected))
-        doubts.append(expected * hazard * doubt)
-        if step == left or alive < 1e-3:
-            break
-    return share
+        hazard = share.intercept[k] + share.slope[k] * tokens - base
+        chance = exp(-hazard)
+        if chance < _HARDLY:
+            if g:
+                share.at(g - 1)  # if that was so before, it is known now
+                if g > share.last:
+                    continue
+            share.last = g
+        blocks = share.held + step * share.per_step
+        expected = chance * blocks
+        alive += sign * (chance * share.sequences)
+        mean += sign * expected
+        spread += sign * (expected * (blocks - expected))
+        doubt += sign * (expected * hazard * survival.doubt)
+    return alive, mean, spread, doubt
 
 
 class Outlook:
-    """Sums over all living promises. `epoch` is the step at which the grid stands, `now` the step that has come."""
+    """Sums over all living promises. `epoch` is the step at which the grid stands, `now` the step that has come.
 
-    __slots__ = ("_held", "_per_step", "alive", "doubt", "epoch", "mean", "now", "shared", "shares", "spread")
+    Each moment is summed when it is asked for: most decisions are clear from what is held, or from the moment that was
+    the worst before. Whoever came or went since is taken in in that order, so the sums are those of one pass.
+    """
+
+    __slots__ = (
+        "_alive", "_doubt", "_held", "_log", "_mean", "_per_step", "_reach", "_spread", "_taken", "_worst", "epoch",
+        "now", "shared", "shares", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = 0
         self.now = 0
         self.shares: dict[str, Share] = {}
+        self.version = 0  # rises with every change but that of time
+        self._worst = 0  # the moment at which most was needed when that was last looked for
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
         """Empty, with the grid at `epoch`."""
         self.epoch = epoch
         self.now = epoch
+        self.version += 1
         self.shares.clear()
-        self.mean = [0.0] * len(GRID)
-        self.spread = [0.0] * len(GRID)
-        self.doubt = [0.0] * len(GRID)
-        self.alive = [0.0] * len(GRID)
+        self._log: list[Share] = []  # who came, and who went (`sign`)
+        self._taken = [0] * len(GRID)  # so much of it is in the sums of each moment
+        self._mean = [0.0] * len(GRID)
+        self._spread = [0.0] * len(GRID)
+        self._doubt = [0.0] * len(GRID)
+        self._alive = [0.0] * len(GRID)
+        self._reach = 0  # steps from the epoch after which nobody is counted
         self.shared = 0
         self._held = 0.0
         self._per_step = 0.0
@@ -193,53 +259,133 @@ class Outlook:
     def add(self, name: str, share: Share) -> None:
         """One more lives."""
         self.shares[name] = share
-        self._sum(share, 1)
+        self._reach = max(self._reach, share.offset + share.left)
+        self._note(share)
 
     def discard(self, name: str) -> None:
         """It lives no more; nothing happens if it was not counted."""
         share = self.shares.pop(name, None)
         if share is not None:
-            self._sum(share, -1)
+            self._note(share.taken_back())
 
     def held_now(self) -> float:
         """Blocks held by now, as far as is believed."""
         return self._held + self._per_step * (self.now - self.epoch)
+
+    @property
+    def mean(self) -> list[float]:
+        """Blocks held, expected, at each moment."""
+        self._take_in_all()
+        return self._mean
+
+    @property
+    def spread(self) -> list[float]:
+        """Variance of that."""
+        self._take_in_all()
+        return self._spread
+
+    @property
+    def doubt(self) -> list[float]:
+        """What it would be off by one standard error of what was learned."""
+        self._take_in_all()
+        return self._doubt
+
+    @property
+    def alive(self) -> list[float]:
+        """Sequences, expected."""
+        self._take_in_all()
+        return self._alive
+
+    def mean_at(self, g: int) -> float:
+        """`mean[g]`, which takes less work than all of them."""
+        self._take_in(g)
+        return self._mean[g]
+
+    def spread_at(self, g: int) -> float:
+        """`spread[g]`."""
+        self._take_in(g)
+        return self._spread[g]
 
     def enough(
         self, z: float, more: Share | None = None, kept: Sequence[float] | None = None, kept_variance: float = 0.0
     ) -> list[float]:
         """Blocks that suffice at each moment of the grid, 0 for those that have passed; with one `more`, and with what
         stays free then for others: `kept` on average."""
-        passed = self.now - self.epoch
-        count = 0 if more is None else len(more.mean)
-        needs: list[float] = []
-        for g, moment in enumerate(GRID):
-            mean, spread, doubt = self.mean[g], self.spread[g], self.doubt[g]
-            most = self._held + self._per_step * moment
-            if more is not None:
-                most += more.held + more.per_step * max(0, moment - passed)
-            if more is not None and g < count:
-                mean += more.mean[g]
-                spread += more.spread[g]
-                doubt += more.doubt[g]
-            if kept is not None:
-                mean += kept[g]
-                most += kept[g] + z * sqrt(kept_variance)
-                spread += kept_variance / _NEAR[g] ** 2  # a wait for a moment is no overflow
-            enough = mean + z * _NEAR[g] * sqrt(max(0.0, spread) + doubt * doubt)
-            needs.append(min(enough, most) if moment >= passed else 0.0)
-        return needs
+        return [self._enough_at(g, z, more, kept, kept_variance, 0.0) for g in range(len(GRID))]
 
-    def _sum(self, share: Share, sign: int) -> None:
-        self.shared += sign * share.shared
+    def promise_up_to(
+        self,
+        limit: int,
+        held: float,
+        z: float,
+        more: Share | None = None,
+        kept: Sequence[float] | None = None,
+        kept_variance: float = 0.0,
+    ) -> Blocks | None:
+        """`promise(enough(...), held)`; None, which takes less work, if that is above `limit`."""
+        worst = self._worst
+        most = max(held, self._enough_at(worst, z, more, kept, kept_variance, held))
+        if int(most) + 1 > limit:
+            return None
+        for g in range(len(GRID)):
+            needed = self._enough_at(g, z, more, kept, kept_variance, most)
+            if needed > most:
+                most = needed
+                self._worst = g
+                if int(most) + 1 > limit:
+                    return None
+        return Blocks(int(most) + 1)
+
+    def _enough_at(
+        self, g: int, z: float, more: Share | None, kept: Sequence[float] | None, kept_variance: float, least: float
+    ) -> float:
+        """`enough` at one moment; something else that is at most `least` where it is easily seen to be at most that."""
+        moment, passed = GRID[g], self.now - self.epoch
+        if moment < passed:
+            return 0.0
+        most = self._held + self._per_step * moment
+        if more is not None:
+            most += more.held + more.per_step * (moment - passed)
+        if kept is not None:
+            most += kept[g] + z * sqrt(kept_variance)
+        if most <= least:
+            return most
+        self._take_in(g)
+        mean, spread, doubt = self._mean[g], self._spread[g], self._doubt[g]
+        if more is not None:
+            _, more_mean, more_spread, more_doubt = more.at(g)
+            mean += more_mean
+            spread += more_spread
+            doubt += more_doubt
+        near = _NEAR[g]
+        if kept is not None:
+            mean += kept[g]
+            spread += kept_variance / near**2  # a wait for a moment is no overflow
+        return min(mean + z * near * sqrt(max(0.0, spread) + doubt * doubt), most)
+
+    def _take_in_all(self) -> None:
+        for g in range(len(GRID)):
+            self._take_in(g)
+
+    def _take_in(self, g: int) -> None:
+        """Bring the sums of one moment up to date."""
+        log, done = self._log, self._taken[g]
+        if done == len(log):
+            return
+        self._taken[g] = len(log)
+        if g and GRID[g - 1] >= self._reach:
+            return
+        self._alive[g], self._mean[g], self._spread[g], self._doubt[g] = _summed(
+            log, done, g, self._alive[g], self._mean[g], self._spread[g], self._doubt[g]
+        )
+
+    def _note(self, share: Share) -> None:
+        self.version += 1
+        self._log.append(share)
+        sign = share.sign
+        self.shared += share.shared if sign > 0.0 else -share.shared
         self._held += sign * share.held
         self._per_step += sign * share.per_step
-        alive, mean, spread, doubt = self.alive, self.mean, self.spread, self.doubt
-        for g, value in enumerate(share.mean):
-            mean[g] += sign * value
-            alive[g] += sign * share.alive[g]
-            spread[g] += sign * share.spread[g]
-            doubt[g] += sign * share.doubt[g]
 
 
 def promise(needs: Sequence[float], held: float) -> Blocks:

@@ -9,13 +9,14 @@ token) is constant; the cumulative hazard H is then piecewise linear, and
 
 from collections.abc import Sequence
 from math import exp, log
+from typing import Final
 
 from kvbudget.units import Tokens
 
-BINS = 144
-MAX_TOKENS = (1 << 20) - 1
-_MOST_MEANS = 64
-_SURELY_OVER = 0.999  # a bin that nobody survived still leaves a little hope: H stays finite
+BINS: Final = 144
+MAX_TOKENS: Final = (1 << 20) - 1
+_MOST_MEANS: Final = 64
+_SURELY_OVER: Final = 0.999  # a bin that nobody survived still leaves a little hope: H stays finite
 
 
 def bin_of(tokens: int) -> int:
@@ -35,10 +36,14 @@ def _edges() -> list[int]:
     return [*edges, 1 << 20]
 
 
-EDGES = _edges()  # EDGES[k] is the first length of bin k
-WIDTHS = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
-MOST_IN_TABLE = 1 << 17
-BIN_OF = b"".join([bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE])  # bin_of, but faster
+EDGES: Final = _edges()  # EDGES[k] is the first length of bin k
+WIDTHS: Final = [EDGES[k + 1] - EDGES[k] for k in range(BINS)]
+WIDTHS_FLOAT: Final = [float(width) for width in WIDTHS]
+_EDGES_FLOAT: Final = [float(edge) for edge in EDGES[:BINS]]
+MOST_IN_TABLE: Final = 1 << 17
+BIN_OF: Final = b"".join(
+    [bytes([k]) * WIDTHS[k] for k in range(BINS) if EDGES[k] < MOST_IN_TABLE]
+)  # bin_of, but faster
 
 
 class Survival:
@@ -51,15 +56,17 @@ class Survival:
         self.doubt = doubt
         self._means: dict[int, Tokens] = {}
         self._chances: dict[tuple[int, ...], list[float]] = {}
-        self.slope = [0.0] * BINS
-        self.intercept = [0.0] * BINS
+        slopes: list[float] = []
+        intercepts: list[float] = []
         total = 0.0
-        for k in range(BINS):
-            hazard = -log(1.0 - min(end_shares[k], _SURELY_OVER))
-            slope = hazard / WIDTHS[k]
-            self.slope[k] = slope
-            self.intercept[k] = total - slope * EDGES[k]
+        for share, width, edge in zip(end_shares, WIDTHS_FLOAT, _EDGES_FLOAT, strict=True):
+            hazard = -log(1.0 - min(share, _SURELY_OVER))
+            slope = hazard / width
+            slopes.append(slope)
+            intercepts.append(total - slope * edge)
             total += hazard
+        self.slope = slopes
+        self.intercept = intercepts
 
     def hazard_to(self, tokens: int) -> float:
         """H(tokens), which also holds beyond MAX_TOKENS."""

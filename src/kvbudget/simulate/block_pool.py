@@ -8,10 +8,11 @@ counts as free while nobody holds it, and can be held again by whoever finds it.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from kvbudget.errors import AccountingError
 
-NULL_BLOCK = 0
+NULL_BLOCK: Final = 0
 
 
 class BlockPool:

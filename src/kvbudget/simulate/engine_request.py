@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from kvbudget.simulate.group_rules import BlockTable
 
 # Blocks of one request are told apart by these many bits of a key; far beyond any model's window.
-_INDEX_BITS = 32
+_INDEX_BITS: Final = 32
 
 
 class FinishReason(StrEnum):

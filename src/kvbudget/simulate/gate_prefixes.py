@@ -5,9 +5,10 @@ The engine's own keys are in prefix_keys.py. Numbers are given in the order in w
 """
 
 from collections.abc import Sequence
+from typing import Final
 
-_PLAIN_BITS = 40
-_PLAIN_IDS = 1 << _PLAIN_BITS  # ids below it make one number with the chain before them: half the time of a pair
+_PLAIN_BITS: Final = 40
+_PLAIN_IDS: Final = 1 << _PLAIN_BITS  # ids below it make one number with the chain before them: half the time of a pair
 
 
 class GatePrefixes:

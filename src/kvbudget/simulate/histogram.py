@@ -1,6 +1,8 @@
 """Decides how many of a run's times are kept: counts in 2,048 steps to each doubling, whatever the run's length."""
 
-_BITS = 11  # of a value that are kept: the step between two buckets is at most 1/1024 of the value
+from typing import Final
+
+_BITS: Final = 11  # of a value that are kept: the step between two buckets is at most 1/1024 of the value
 
 
 class Histogram:

@@ -7,7 +7,7 @@ walks through every step, jumping.py leaps over those in which nothing happens, 
 """
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
@@ -24,10 +24,10 @@ from kvbudget.simulate.settings import Settings
 from kvbudget.units import Blocks, Tokens
 
 # The gate hears of preemptions from a counter of the engine's metrics, so not at once.
-METRICS_PERIOD_NS = 10**9
-NEVER_NS = 1 << 80
-_UNBOUNDED = 10**15
-_TICK = Tick()
+METRICS_PERIOD_NS: Final = 10**9
+NEVER_NS: Final = 1 << 61  # later than anything; a machine word where this is compiled
+_UNBOUNDED: Final = 10**15
+_TICK: Final = Tick()
 
 
 class Owner(Protocol):

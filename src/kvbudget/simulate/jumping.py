@@ -9,12 +9,14 @@ Reports of tokens to the gate are put off, where nobody waits: nothing follows f
 before the gate hears of anything else, with the times at which they were due. The other policies only look at tokens
 to decide about requests that find no room at once; for them the sum of several reports, told before an arrival that
 might not fit and before an end, leaves the same state as each of them (`Ledger.progress`). While somebody waits,
-reports go out in the step in which they are due.
+a report makes the gate look again some time later: that time is foreseen, and what was to be told until then is told
+before the look.
 """
 
 from kvbudget.gate.config import PROGRESS_STRIDE
-from kvbudget.gate.events import Ended, Progressed
+from kvbudget.gate.events import Ended, Event, Progressed
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusals import Outcome
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.gate_prefixes import GatePrefixes
@@ -62,6 +64,7 @@ class JumpingInstance(Instance):
         self._strides = Strides()  # meanwhile
         self._leap = Leap()
         self._told = 0  # steps of it of which the gate has heard
+        self._foresees = False  # `wake_ns` is when the gate will want to be woken, once it has heard of some step
         self._steady = 0  # who decoded before the step under way, and gets a token from it
         self._gate_limit = self.gate.config.max_num_seqs
 
@@ -86,9 +89,8 @@ class JumpingInstance(Instance):
         elif self._policy is not None and not self._fits_for_sure(client):
             self._report_all(now_ns)
         super().arrive(client, now_ns)
-        if self.gate.queue and (self._eager or self._policy is not Policy.WORST_CASE):
-            if not self._eager:
-                self._report_when_due()
+        if not self._eager and self.gate.queue and self._policy is not Policy.WORST_CASE:
+            self._report_when_due()
             self._cut(now_ns)
 
     def leave(self, client: Client, now_ns: int) -> None:
@@ -121,14 +123,13 @@ class JumpingInstance(Instance):
         leap.begin_ns = now_ns
         leap.first_ns = self._cost.step_ns(0, decoders, engine.context + decoders)
         leap.slope_ns = self._cost.context_ns * decoders
-        if steps > 1:
-            if leap.first_ns <= leap.slope_ns:
-                steps = 1  # steps that cost nothing last a nanosecond: not a straight line
-            elif self._eager and self.gate.queue:
-                steps = min(steps, self._strides.steps_ahead(engine.step))  # the gate's next look may follow from it
+        if steps > 1 and leap.first_ns <= leap.slope_ns:
+            steps = 1  # steps that cost nothing last a nanosecond: not a straight line
         leap.steps = steps
         self._told = 0
         self.end_ns = leap.end_ns
+        if self._eager and steps > 1:
+            self._foresee_look()
         if self._untold_preemptions:
             self._cut(self._tell_preemptions_ns)
 
@@ -157,6 +158,10 @@ class JumpingInstance(Instance):
         """What is under way is over: tokens go out, answers end."""
         engine, now_ns = self.engine, self.end_ns
         self.end_ns = NEVER_NS
+        if self._foresees:
+            self._foresees = False
+            wake_ns = self.gate.next_wake_ns
+            self.wake_ns = NEVER_NS if wake_ns is None else wake_ns
         fresh: list[Stream] = []
         leapt = self._leap.steps
         if leapt:
@@ -238,6 +243,21 @@ class JumpingInstance(Instance):
             for stream in engine.decoding():
                 stream.client.late_gap = True
 
+    def _push(self, event: Event, now_ns: int) -> None:
+        super()._push(event, now_ns)
+        if self._eager and self._leap.steps > 1:
+            self._foresee_look()
+
+    def _foresee_look(self) -> None:
+        """Where the next report of the leap would make the gate look again some time after it: wake it then."""
+        if self.end_ns == NEVER_NS or not self.gate.waits_for_report:
+            return
+        leap, told = self._leap, self._told
+        ahead = told + self._strides.steps_ahead(self.engine.step + told)
+        if ahead < leap.steps:  # what the last step brings is told when it ends
+            self._foresees = True
+            self.wake_ns = min(self.wake_ns, leap.begin_ns + leap.lasts_ns(ahead) + RECHECK_NS)
+
     # Tokens and reports
 
     def _gap(self, gap_ns: int, sequences: int, ended: list[Stream]) -> None:
@@ -284,12 +304,16 @@ class JumpingInstance(Instance):
 
     def _report(self, stream: Stream, tokens: int, now_ns: int) -> None:
         """Tell the gate of all `tokens`."""
-        unreported = tokens - stream.reported
+        gate, reported = self.gate, stream.reported
         stream.reported = tokens
-        if self.gate.queue:
-            self._push(Progressed(stream.key, unreported), now_ns)
-        else:  # nobody can be let in by it
-            self.gate.handle(Progressed(stream.key, unreported), now_ns)
+        if not reported and gate.queue:  # somebody may have waited for its first token
+            self._push(Progressed(stream.key, tokens), now_ns)
+            return
+        waits = gate.waits_for_report
+        gate.progressed(stream.key, tokens - reported, now_ns)
+        if waits:
+            wake_ns = gate.next_wake_ns
+            self.wake_ns = NEVER_NS if wake_ns is None else wake_ns
 
     def _due_now(self) -> list[Stream]:
         """Who is to be reported in this step: all that are, or, where the gate will look at waiting ones that were

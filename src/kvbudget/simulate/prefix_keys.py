@@ -7,10 +7,11 @@ ids gets a number when it is first seen, and a block's key is that number and it
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from kvbudget.errors import BadValueError
 
-_PLACE_BITS = 32
+_PLACE_BITS: Final = 32
 
 
 class PrefixKeys:
