@@ -10,12 +10,13 @@ from collections.abc import Callable
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.expectation import Expectation
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.limits import Limits
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.refusals import Refusal
-from kvbudget.gate.shares import Kept, Shares
+from kvbudget.gate.shares import Shares
 from kvbudget.gate.tenants import account_name
 from kvbudget.gate.turns import Turns
 from kvbudget.pool.footprint import Footprint

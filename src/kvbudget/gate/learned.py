@@ -11,10 +11,10 @@ from kvbudget.errors import BadValueError
 from kvbudget.gate.batch import Batch
 from kvbudget.gate.clairvoyant import all_known, clairvoyant_promise
 from kvbudget.gate.events import Arrived
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.lengths import Habit, Lengths
 from kvbudget.gate.margin import HIGHEST, Margin
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.shares import Kept
 from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout

@@ -7,10 +7,10 @@ meanwhile for other tenants (`gate.fairness`) and for those who were told to com
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.kept import SPREAD, Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
 from kvbudget.gate.returns import Returns
-from kvbudget.gate.shares import SPREAD, Kept
 from kvbudget.gate.trust import Trust
 from kvbudget.pool.chains import CachedKeys
 from kvbudget.pool.footprint import Footprint
