@@ -2,7 +2,8 @@
 
 Puts `gate.shares`, `gate.turns` and `gate.limits` together. A look goes through every tenant's first, in fair order.
 Whoever is held back for its own tenant's sake (a limit, the lane of prompts, what a borrower leaves free) is passed
-over, and no other borrower of its class goes before it; whoever lacks room in the pool itself ends the look.
+over, and no other borrower of its class goes before it; of whoever lacks room in the pool itself, and who may go before
+that one all the same, decides `gate.overtaking`.
 """
 
 from collections.abc import Callable
@@ -170,8 +171,8 @@ class Fairness:
             return False, kept
         return kept is None or self._borrower_waits is None or priority < self._borrower_waits, kept
 
-    def ends_look(self, event: Arrived, priority: int, kept: Kept | None) -> bool:
-        """There was no room for it; whether that holds for all who come after it."""
+    def lacks_room(self, event: Arrived, priority: int, kept: Kept | None) -> bool:
+        """There was no room for it; whether the pool has none, or only what others need is in its way."""
         if kept is None:
             self._stopped = (priority, self.shares.virtual_of(_account(event)))
             return True

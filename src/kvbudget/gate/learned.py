@@ -173,6 +173,11 @@ class LearnedPolicy:
         """Bring the outlook up to date, as far as is worth it."""
         self.batch.refresh(ledger, now_ns)
 
+    def newcomer(self, ledger: Ledger, event: Arrived, footprint: Footprint, now_ns: int) -> Share:
+        """The share that this one would have, with nothing in common with others."""
+        self.refresh(ledger, now_ns)
+        return self._newcomer(event, footprint, 0)
+
     def _newcomer(self, event: Arrived, footprint: Footprint, common: int) -> Share:
         return self.batch.newcomer(event, footprint, self._survival_of(event), common)
 

@@ -106,6 +106,11 @@ class Promises:
         self._ledger.withdraw(event.request_id)
         return credit
 
+    def withdraw(self, event: Arrived) -> None:
+        """It is not let in, although there is room."""
+        if event.prefix:
+            self._ledger.withdraw(event.request_id)
+
     def _offer(self, event: Arrived, footprint: Footprint) -> Blocks:
         proved = self.cached.longest(event.prefix)
         return self._ledger.offer(event.request_id, footprint, event.prefix, proved=proved, trusted=self.trust.given)

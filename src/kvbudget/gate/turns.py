@@ -5,7 +5,7 @@ Who has waited AGE_NS counts as one class more urgent, for each such time, so th
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 AGE_NS = 10 * 10**9
@@ -71,6 +71,11 @@ class Turns:
     def youngest(self, tenant: str, priority: int) -> Key:
         """Whom of this tenant and class to refuse if somebody must be."""
         return next(reversed(self._lines[priority].by_tenant[tenant]))
+
+    def behind(self, key: Key) -> Iterator[Key]:
+        """Who came after it, of its tenant and class, as they came. Leave it before anybody is pushed or removed."""
+        line = self._lines[key[0]]
+        return (other for other in line.by_tenant[line.oldest[key][0]] if other > key)
 
     def order(self, now_ns: int) -> Generator[tuple[Key, int], None, None]:
         """(key, class in which it counts) of the first of every tenant, class by class, the aged before the others.
