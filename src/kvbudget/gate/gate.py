@@ -251,7 +251,7 @@ class Gate:
             place.expected_ns, booked,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
-        if lacks_room and self.overtaking.head is None:
+        if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
         return commands
 
@@ -348,11 +348,12 @@ class Gate:
 
     def _capacity_changed(self, event: CapacityChanged, now_ns: int) -> list[Command]:
         key_tokens = self.ledger.key_tokens
+        still_holds = event.layout == self.ledger.layout and event.usable_blocks >= self.ledger.usable_blocks
         self.ledger.resize(event.layout, event.usable_blocks)
         keys_are_old = self.ledger.key_tokens != key_tokens
         self.learned.pool_changed(event.layout)
         self.fairness.pool_changed()
-        self.promises.pool_changed()
+        self.promises.pool_changed(still_holds=still_holds)
         self.resolver.engine_told(event.max_context)
         commands: list[Command] = []
         for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew

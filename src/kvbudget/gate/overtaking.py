@@ -117,11 +117,10 @@ class Overtaking:
     def may_pass(self, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
         """Whether one that was worth trying, and that there is room for, goes before the head. If so, it is let in."""
         head = self._head
-        if head is None:
-            return False
-        if self._promises.by_lengths and not self._keeps_start(head, event, footprint, now_ns):
+        if head is None or (self._promises.by_lengths and not self._keeps_start(head, event, footprint, now_ns)):
             return False
         head.overtook.add(event.request_id)
+        self._start = self._foreseen = None
         return True
 
     def stays(self, peak_blocks: int) -> None:

@@ -170,9 +170,10 @@ class Promises:
         self._shown = None
         self._told_free = None
 
-    def pool_changed(self) -> None:
-        """The pool has another size or layout."""
-        self._shown = None
+    def pool_changed(self, *, still_holds: bool) -> None:
+        """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""
+        if not still_holds:
+            self._shown = None
         self._told_free = None
 
     # All together
