@@ -13,7 +13,7 @@ from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.tenants import ClassLimits, TenantLimits, account_name, tenant_of
-from kvbudget.gate.turns import AGE_NS
+from kvbudget.gate.turns import AGE_NS, PER_LESS_URGENT
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
@@ -103,15 +103,38 @@ def test_of_whom_the_engine_told_nothing_all_counts_that_was_seen_or_may_have_be
     assert gate.fairness.limits.tokens_left("a", 0) == (100, left)
 
 
-def test_a_waiting_class_is_let_in_after_a_more_urgent_one_until_it_has_aged(
+@pytest.mark.parametrize(
+    ("more_urgent", "wait_ns", "first"),
+    [
+        (PER_LESS_URGENT, AGE_NS, "Forward bulk"),
+        (PER_LESS_URGENT - 1, AGE_NS, "Forward chat"),
+        (PER_LESS_URGENT, AGE_NS - 1, "Forward chat"),
+    ],
+)
+def test_a_waiting_class_gets_its_turn_once_it_has_aged_and_many_of_a_more_urgent_one_were_let_in(
+    make_gate: MakeGate, arrive: Arrive, more_urgent: int, wait_ns: int, first: str
+) -> None:
+    gate = make_gate(blocks=2)
+    gate.handle(arrive("c0"), 0)
+    gate.handle(arrive("bulk", priority=1), 0)
+    for number in range(1, more_urgent + 1):
+        gate.handle(arrive(f"c{number}"), 1)
+        assert told(gate.handle(done(f"c{number - 1}"), 1)) == [f"Forward c{number}"]
+    gate.handle(arrive("chat"), 1)
+    assert told(gate.handle(done(f"c{more_urgent}"), wait_ns)) == [first]
+
+
+def test_a_class_that_is_due_has_a_place_in_a_queue_that_is_full_of_more_urgent_ones(
     make_gate: MakeGate, arrive: Arrive
 ) -> None:
-    for wait_ns, first in ((SECOND, "Forward chat"), (AGE_NS, "Forward bulk")):
-        gate = make_gate(blocks=2)
-        gate.handle(arrive("x", priority=1), 0)
-        gate.handle(arrive("bulk", priority=1), 0)
-        gate.handle(arrive("chat", priority=0), 1)
-        assert told(gate.handle(done("x"), wait_ns))[0] == first
+    gate = make_gate(blocks=2, queue_requests=20, queue_tokens=Tokens(10**6))
+    gate.handle(arrive("c0"), 0)
+    for number in range(1, 21):
+        gate.handle(arrive(f"c{number}"), 0)
+    assert told(gate.handle(arrive("bulk", priority=1), 0)) == ["Reject c20", "Parked bulk"]
+    assert told(gate.handle(arrive("urgent"), 0)) == ["Reject urgent"]  # it does not take that place
+    (bulk,) = gate.handle(arrive("bulk-2", 160, 16, priority=1), 0)
+    assert isinstance(bulk, Reject)  # a tenth of the queue, no more
 
 
 def test_a_class_finds_what_is_reserved_for_it(make_gate: MakeGate, arrive: Arrive) -> None:

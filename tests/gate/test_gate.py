@@ -53,11 +53,12 @@ def test_who_does_not_fit_now_waits_and_goes_when_room_comes_back(make_gate: Mak
     ]
 
 
-def test_nobody_is_overtaken_by_a_smaller_one(make_gate: MakeGate, arrive: Arrive) -> None:
+def test_a_smaller_one_does_not_go_before_whom_it_would_put_off(make_gate: MakeGate, arrive: Arrive) -> None:
     gate = make_gate()
     gate.handle(arrive("a", 100, 20), 0)
-    gate.handle(arrive("big", 100, 20), 1)
-    assert gate.handle(arrive("small", 1, 1), 2) == [Parked("small", 2)]
+    gate.handle(arrive("big", 100, 60), 1)
+    assert gate.handle(arrive("small", 1, 21), 2) == [Parked("small", 2)]
+    assert gate.handle(arrive("shorter", 1, 20), 2) == [Forward("shorter", Blocks(2), Tokens(20), 0)]
 
 
 def test_a_more_urgent_priority_goes_before_but_not_before_its_own_kind(make_gate: MakeGate, arrive: Arrive) -> None:
@@ -171,9 +172,9 @@ def test_who_waits_until_the_deadline_is_refused_then_and_not_later(make_gate: M
 
 def test_no_expired_request_stays_at_the_head(make_gate: MakeGate, arrive: Arrive) -> None:
     gate = make_gate()
-    gate.handle(arrive("a", 100, 44), 0)
+    gate.handle(arrive("a", 124, 4), 0)
     gate.handle(arrive("big", 100, 60, deadline_ns=SECOND), 0)
-    gate.handle(arrive("small", 10, 6), 0)
+    gate.handle(arrive("small", 10, 6), 0)  # past the end of a, so big would wait for it
     commands = gate.handle(Tick(), 2 * SECOND)
     assert [type(c).__name__ + " " + c.request_id for c in commands] == ["Reject big", "Forward small"]
 
@@ -213,7 +214,7 @@ def test_an_id_that_lives_cannot_arrive_again(make_gate: MakeGate, arrive: Arriv
 
 def test_who_leaves_the_queue_makes_way_for_the_next(make_gate: MakeGate, arrive: Arrive) -> None:
     gate = make_gate()
-    gate.handle(arrive("a", 100, 28), 0)
+    gate.handle(arrive("a", 124, 4), 0)
     gate.handle(arrive("big", 100, 60), 0)
     gate.handle(arrive("small", 16, 16), 0)
     assert [c.request_id for c in gate.handle(Ended("big", Outcome.WITHDRAWN), 1)] == ["small"]

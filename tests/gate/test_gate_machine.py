@@ -44,6 +44,7 @@ class GateMachine(RuleBasedStateMachine):
         self.engine: dict[str, AtEngine] = {}
         self.asked: dict[str, tuple[AtEngine, int]] = {}  # parked: name -> (what it will be, deadline)
         self.arrival_order: dict[str, tuple[int, int]] = {}
+        self.waited: dict[str, int] = {}  # who waited before the event, with its blocks
         self.ended: set[str] = set()
         self.shrunk = self.resized = False
 
@@ -62,6 +63,9 @@ class GateMachine(RuleBasedStateMachine):
         self.gate = Gate(config, uniform_layout(BLOCK), Blocks(blocks))
 
     def push(self, event: Event) -> None:
+        self.waited = {waiting.arrived.request_id: waiting.peak_blocks for waiting in self.gate.queue}
+        if isinstance(event, CapacityChanged):
+            self.waited.clear()  # their blocks are others by now
         for command in self.gate.handle(event, self.now):
             self.obey(command)
 
@@ -79,9 +83,10 @@ class GateMachine(RuleBasedStateMachine):
             return
         assert isinstance(command, Forward)
         assert self.now < deadline or command.waited_ns == 0, "kept past the deadline"
-        priority, number = self.arrival_order[name]
-        waiting = [key for other, key in self.arrival_order.items() if other in self.asked and key[0] == priority]
-        assert all(number < other for _, other in waiting), "overtaken within a priority"
+        before = [other for other in self.waited if other in self.asked]
+        first = min(before, key=self.arrival_order.__getitem__, default=name)
+        if self.arrival_order[first] < self.arrival_order[name]:
+            assert command.reserved_blocks < self.waited[first], "overtaken by one that is no smaller"
         wanted.limit = command.max_new_tokens
         unfinished = sum(one.prompt * one.sequences for one in self.engine.values() if not one.made)
         wanted.prefill_steps = -(-(unfinished + wanted.prompt * wanted.sequences) // 8)

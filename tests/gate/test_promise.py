@@ -105,7 +105,18 @@ def test_the_promise_covers_what_is_held_and_stays_within_the_pool(
 
 def test_a_sum_made_anew_can_exceed_the_pool_though_the_promise_does_not() -> None:
     """Everybody may be out of step once more from where they are seen to be: it would count the same lateness twice."""
-    assert max(storm(0, PLAIN, 511, 0)) > 0
+    assert max(storm(11, PLAIN, 511, 0)) > 0
+
+
+def test_a_pool_that_is_told_again_as_it_was_changes_no_promise() -> None:
+    config = GateConfig(policy=Policy.TRAJECTORY, max_context=Tokens(100), prefill_tokens_per_step=8, lag_steps=3)
+    gate = Gate(config, uniform_layout(4), Blocks(6))
+    for name, limit in (("cut", 20), ("other", 1)):
+        gate.handle(Arrived(name, (Tokens(1),), Tokens(limit), Tokens(20), tenant="t", paced=True), 0)
+    gate.handle(Ended("cut", Outcome.CLIENT_GONE, engine_done=False), 0)
+    assert gate.promised_blocks() == 6
+    gate.handle(CapacityChanged(uniform_layout(4), Blocks(6), None), 0)
+    assert gate.promised_blocks() == 6
 
 
 def stalled(make: int) -> tuple[Gate, Blocks]:

@@ -3,7 +3,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.gate.turns import AGE_NS, Key, Turns
+from kvbudget.gate.turns import AGE_NS, MOST_CLASSES, PER_LESS_URGENT, Key, Turns
 
 
 def keys(turns: Turns, now_ns: int = 0) -> list[Key]:
@@ -23,12 +23,34 @@ def test_the_tenant_with_the_least_service_is_first_and_in_it_whoever_came_first
     assert keys(turns) == [(0, 2), (0, 0)]
 
 
-def test_a_more_urgent_class_comes_first_unless_the_other_has_aged() -> None:
+def test_a_more_urgent_class_comes_first_unless_the_other_has_aged_and_is_due() -> None:
     turns = Turns(lambda tenant: 0.0)
+    turns.asks(5)
     turns.push((5, 1), "bulk", 0)
     turns.push((4, 2), "chat", 0)
-    assert list(turns.order(AGE_NS - 1)) == [((4, 2), 4), ((5, 1), 5)]
-    assert list(turns.order(AGE_NS)) == [((5, 1), 4), ((4, 2), 4), ((5, 1), 5)]
+    by_class = [((4, 2), 4), ((5, 1), 5)]
+    for _ in range(PER_LESS_URGENT - 1):
+        turns.let_in(4)
+    assert list(turns.order(AGE_NS)) == by_class
+    turns.let_in(4)
+    assert list(turns.order(AGE_NS - 1)) == by_class
+    assert list(turns.order(AGE_NS)) == [((5, 1), 4), *by_class]
+    turns.let_in(5)  # however it got in
+    assert list(turns.order(AGE_NS)) == by_class
+
+
+def test_classes_beyond_the_most_start_anew() -> None:
+    turns = Turns(lambda tenant: 0.0)
+    turns.asks(5)
+    for _ in range(PER_LESS_URGENT):
+        turns.let_in(0)
+    assert turns.is_due(5)
+    assert (turns.urgent_of(5), turns.urgent_of(6)) == (5, 6)  # nobody more urgent waits
+    turns.push((0, 1), "chat", 0)
+    assert (turns.urgent_of(5), turns.urgent_of(6)) == (0, 6)
+    for priority in range(100, 100 + MOST_CLASSES):
+        turns.asks(priority)
+    assert not turns.is_due(5)
 
 
 def test_unfair_turns_are_by_arrival_whoever_comes() -> None:

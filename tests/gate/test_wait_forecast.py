@@ -2,8 +2,8 @@
 
 import pytest
 
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.shares import Kept
 from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
 from kvbudget.pool.risk import GRID, Outlook, Share, share_of
 

@@ -2,7 +2,8 @@
 
 Puts `gate.shares`, `gate.turns` and `gate.limits` together. A look goes through every tenant's first, in fair order.
 Whoever is held back for its own tenant's sake (a limit, the lane of prompts, what a borrower leaves free) is passed
-over, and no other borrower of its class goes before it; whoever lacks room in the pool itself ends the look.
+over, and no other borrower of its class goes before it; of whoever lacks room in the pool itself, and who may go before
+that one all the same, decides `gate.overtaking`.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,15 @@ from collections.abc import Callable
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.expectation import Expectation
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.limits import Limits
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.refusals import Refusal
-from kvbudget.gate.shares import Kept, Shares
+from kvbudget.gate.shares import Shares
 from kvbudget.gate.tenants import account_name
-from kvbudget.gate.turns import Turns
+from kvbudget.gate.turns import PER_LESS_URGENT, Turns
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Outlook
@@ -66,6 +68,7 @@ class Fairness:
             self.limits.accepted(event.request_id, event.tenant, _most_tokens(footprint), now_ns)
         if not self._on:
             return
+        self.turns.asks(event.priority)
         alone = self.shares.arrived(_account(event), event.priority, now_ns)
         if alone is not None:
             for living in self._ledger:
@@ -91,6 +94,7 @@ class Fairness:
 
     def forwarded(self, event: Arrived, made: Reservation, now_ns: int) -> None:
         """A promise was made."""
+        self.turns.let_in(event.priority)
         if self.limits is not None:
             self.limits.reserved(event.request_id, event.tenant, made.peak_blocks)
         if self.binds:
@@ -169,8 +173,8 @@ class Fairness:
             return False, kept
         return kept is None or self._borrower_waits is None or priority < self._borrower_waits, kept
 
-    def ends_look(self, event: Arrived, priority: int, kept: Kept | None) -> bool:
-        """There was no room for it; whether that holds for all who come after it."""
+    def lacks_room(self, event: Arrived, priority: int, kept: Kept | None) -> bool:
+        """There was no room for it; whether the pool has none, or only what others need is in its way."""
         if kept is None:
             self._stopped = (priority, self.shares.virtual_of(_account(event)))
             return True
@@ -189,7 +193,8 @@ class Fairness:
         """What a newcomer has to leave free."""
         if not self.binds:
             return None
-        return self.shares.kept_from(_account(event), event.priority, self._outlook(now_ns), now_ns)
+        counts_in = self.turns.urgent_of(event.priority)
+        return self.shares.kept_from(_account(event), counts_in, self._outlook(now_ns), now_ns)
 
     def refused_for(self, event: Arrived, peak_blocks: int, now_ns: int, otherwise: Refusal | None = None) -> Refusal:
         """Why there is no place in the queue. `otherwise`: the reason if its tenant is at no limit of blocks."""
@@ -202,17 +207,26 @@ class Fairness:
 
     def makes_place(self, event: Arrived, tokens: int, queue: Queue) -> Waiting | None:
         """Whom to refuse so that a newcomer gets a place in the full queue: the youngest of the tenant that has most
-        of it, by weight; None if that is the newcomer."""
+        of it, by weight, in the least urgent class; None if that is the newcomer. A class that has no more of the queue
+        than its turns are worth counts as the most urgent that waits."""
         if not self.binds:
             return None
         weight_of = self.shares.weight_of
+        parts = list(queue.parts())
+        in_class = {event.priority: tokens}
+        for (priority, _), waiting in parts:
+            in_class[priority] = in_class.get(priority, 0) + waiting
+        little = (queue.tokens + tokens) / PER_LESS_URGENT
+        urgent = min(in_class)
+        counts_as = {priority: urgent if part <= little else priority for priority, part in in_class.items()}
         own = (queue.tokens_of(event.priority, event.tenant) + tokens) / weight_of(event.tenant)
-        most = (event.priority, own)
+        most = (counts_as[event.priority], own)
         found = None
-        for (priority, tenant), waiting in queue.parts():
-            if (priority, waiting / weight_of(tenant)) > most:
-                most, found = (priority, waiting / weight_of(tenant)), tenant
-        return None if found is None else queue.at(self.turns.youngest(account_name(found, most[0]), most[0]))
+        for (priority, tenant), waiting in parts:
+            rank = (counts_as[priority], waiting / weight_of(tenant))
+            if rank > most:
+                most, found = rank, (priority, tenant)
+        return None if found is None else queue.at(self.turns.youngest(account_name(found[1], found[0]), found[0]))
 
     # Parts
 
@@ -239,9 +253,14 @@ class Fairness:
         borrows = shares.borrows(_account(event), now_ns)
         own = queue.tokens_of(event.priority, event.tenant) + sum(footprint.prompts) * footprint.sequences
         own_share = own / shares.weight_of(event.tenant)
+        in_class = sum([tokens for (priority, _), tokens in queue.parts() if priority == event.priority])
+        more_urgent = sum([tokens for (priority, _), tokens in queue.parts() if priority < event.priority])
+        before = PER_LESS_URGENT * (in_class + sum(footprint.prompts) * footprint.sequences) / max(1, more_urgent)
 
         def part(priority: int, tenant: str, tokens: int) -> float:
-            if priority < event.priority or tenant == event.tenant:
+            if priority < event.priority:
+                return min(1.0, before)  # then it is due
+            if tenant == event.tenant:
                 return 1.0
             if shares.borrows(account_name(tenant, priority), now_ns) is not borrows:
                 return 1.0 if borrows else 0.0

@@ -50,6 +50,7 @@ from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
 from kvbudget.gate.margin import HIGHEST
+from kvbudget.gate.overtaking import Overtaking
 from kvbudget.gate.parking import NoPlace, Parking
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
@@ -83,6 +84,7 @@ class Gate:
         self.queue = Queue(turns=self.fairness.turns)
         self.returns = Returns()
         self.promises = Promises(config, self.ledger, self.learned, self.fairness, self.returns)
+        self.overtaking = Overtaking(config, self.ledger, self.queue, self.promises, self.learned)
         self.parking = Parking(config, self.ledger, self.queue, self.promises, self.learned, self.fairness)
         self.rejections = Rejections(
             config, self.ledger, self.queue, self.resolver, self.promises, self.parking, self.learned, self.expectation,
@@ -124,6 +126,7 @@ class Gate:
         self.learned.configure(config.epsilon, config.enough_answers)
         self.fairness.configure(config)
         self.promises.configure(config)
+        self.overtaking.configure(config)
         self.parking.configure(config)
         self.rejections.configure(config)
 
@@ -205,12 +208,20 @@ class Gate:
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
         booked = booking is not None
         needed: Blocks | None = None
-        if booked or self.comes_first(event, now_ns):
-            needed = self.needed_now(event, footprint, peak_blocks, now_ns, booked=booked)
+        first = self.comes_first(event, now_ns)
+        lacks_room = False
+        tried = booked or first or self.overtaking.worth_trying(footprint, peak_blocks, now_ns)
+        if tried and now_ns >= self.busy_until_ns:
+            allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+            if allowed:
+                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+                lacks_room = first and needed is None and kept is None
+                if not (booked or first):
+                    needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:
-            commands += self._park(event, footprint, peak_blocks, booking, now_ns)
+            commands += self._park(event, footprint, peak_blocks, booking, now_ns, lacks_room=lacks_room)
         return commands
 
     def needed_now(
@@ -229,10 +240,28 @@ class Gate:
         first = self.queue.place_for(event.priority) == 1 or self.fairness.may_overtake(event)
         return first and not self.parking.is_late(event, self.parking.backlog_ns(), now_ns)
 
+    def _behind(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks | None, now_ns: int
+    ) -> Blocks | None:
+        """`needed` if it may go before the one that lacks room, and would get its first token in time."""
+        on_time = not self.parking.is_late(event, self.parking.backlog_ns(), now_ns)
+        if needed is not None and on_time and self.overtaking.may_pass(event, footprint, now_ns):
+            return needed
+        self.overtaking.stays(peak_blocks)
+        self.promises.withdraw(event)
+        return None
+
     # It waits
 
     def _park(
-        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, booking: Booking | None, now_ns: int
+        self,
+        event: Arrived,
+        footprint: Footprint,
+        peak_blocks: Blocks,
+        booking: Booking | None,
+        now_ns: int,
+        *,
+        lacks_room: bool,
     ) -> list[Command]:
         booked = booking is not None
         place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booked)
@@ -252,6 +281,8 @@ class Gate:
             place.expected_ns, booked,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
+        if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
+            self.overtaking.lacks_room(waiting)
         return commands
 
     # It is forwarded
@@ -375,11 +406,12 @@ class Gate:
 
     def _capacity_changed(self, event: CapacityChanged, now_ns: int) -> list[Command]:
         key_tokens = self.ledger.key_tokens
+        still_holds = event.layout == self.ledger.layout and event.usable_blocks >= self.ledger.usable_blocks
         self.ledger.resize(event.layout, event.usable_blocks)
         keys_are_old = self.ledger.key_tokens != key_tokens
         self.learned.pool_changed(event.layout)
         self.fairness.pool_changed()
-        self.promises.pool_changed()
+        self.promises.pool_changed(still_holds=still_holds)
         self.resolver.engine_told(event.max_context)
         commands: list[Command] = []
         for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew
@@ -433,9 +465,8 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
-            if self._is_still_full(now_ns):
-                break
-            found = first_that_fits(self.queue, self.fairness, self.promises, now_ns)
+            full = self._is_still_full(now_ns)
+            found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns, full=full)
             if found is None:
                 break
             waiting, needed = found
@@ -454,6 +485,7 @@ class Gate:
         """Look again then whether somebody who waits may go, or sooner."""
         if self._recheck_ns is None or when_ns < self._recheck_ns:
             self._recheck_ns = when_ns
+
     def _is_still_full(self, now_ns: int) -> bool:
         """Where one tenant and class are alone a look ends with the first of those that wait; whether it is clear
         without one that it would not fit."""

@@ -11,10 +11,10 @@ from kvbudget.errors import BadValueError
 from kvbudget.gate.batch import Batch
 from kvbudget.gate.clairvoyant import all_known, clairvoyant_promise
 from kvbudget.gate.events import Arrived
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.lengths import Habit, Lengths
 from kvbudget.gate.margin import HIGHEST, Margin
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.shares import Kept
 from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
@@ -201,6 +201,11 @@ class LearnedPolicy:
     def refresh(self, ledger: Ledger, now_ns: int) -> None:
         """Bring the outlook up to date, as far as is worth it."""
         self.batch.refresh(ledger, now_ns)
+
+    def newcomer(self, ledger: Ledger, event: Arrived, footprint: Footprint, now_ns: int) -> Share:
+        """The share that this one would have, with nothing in common with others."""
+        self.refresh(ledger, now_ns)
+        return self._newcomer(event, footprint, 0)
 
     def _newcomer(self, event: Arrived, footprint: Footprint, common: int) -> Share:
         return self.batch.newcomer(event, footprint, self._survival_of(event), common)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.refusals import QueueBound, Refusal
-from kvbudget.gate.shares import Kept
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens

@@ -9,10 +9,10 @@ from typing import Final
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.kept import SPREAD, Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
 from kvbudget.gate.returns import Returns
-from kvbudget.gate.shares import SPREAD, Kept
 from kvbudget.gate.trust import Trust
 from kvbudget.pool.chains import CachedKeys
 from kvbudget.pool.footprint import Footprint
@@ -127,6 +127,11 @@ class Promises:
         self._ledger.withdraw(event.request_id)
         return credit
 
+    def withdraw(self, event: Arrived) -> None:
+        """It is not let in, although there is room."""
+        if event.prefix:
+            self._ledger.withdraw(event.request_id)
+
     def _offer(self, event: Arrived, footprint: Footprint) -> Blocks:
         proved = self.cached.longest(event.prefix)
         return self._ledger.offer(event.request_id, footprint, event.prefix, proved=proved, trusted=self.trust.given)
@@ -192,9 +197,10 @@ class Promises:
         self._told_free = None
         return blocks < before
 
-    def pool_changed(self) -> None:
-        """The pool has another size or layout."""
-        self._shown = None
+    def pool_changed(self, *, still_holds: bool) -> None:
+        """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""
+        if not still_holds:
+            self._shown = None
         self._told_free = None
 
     # All together

@@ -20,16 +20,18 @@ nobody borrows and nothing is counted.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from math import sqrt
 
+from kvbudget.gate.accounts import Account, Charge, Flow
+from kvbudget.gate.kept import Kept, held_lately, kept_by_class
 from kvbudget.gate.lane import Lane
-from kvbudget.gate.level import Fading, Level
 from kvbudget.gate.tenants import ClassLimits, TenantLimits, limits_of, tenant_of
-from kvbudget.pool.risk import GRID, Outlook
+from kvbudget.pool.risk import Outlook
 
 ACTIVE_NS = 120 * 10**9  # who was not seen for so long has no part
 CREDIT_NS = 5 * 10**9
-BEHIND_NS = 10**9  # of its share: who lacks more than that, beside whoever was let in, borrows nothing
+# Of its share: who lacks more than that, beside whoever was let in, borrows nothing. One burst of another must not be
+# enough: at 1 s a flood was free of all that is kept in 6 s of 37.
+BEHIND_NS = 8 * 10**9
 SLACK = 1.4
 # Others who ask for no more than this part of all prompt tokens hold nobody up: a request a minute must not slow down a
 # server. What a class has reserved is kept for it however little it asks.
@@ -37,92 +39,11 @@ FEW = 0.03
 # A flood has to be seen before it has filled the pool: who is new is held to less, where others are not new as well.
 NEW_NS = 15 * 10**9
 NEW_SLACK = 0.5
-SPREAD = 2.0  # standard deviations to keep, where they do not enter a computed risk
-# Measured with a flood of ten times on three tenants at 1.5 requests/s: p99 TTFT of the others, and goodput, at 1/4,
-# 1/2 and 1: 1.26, 1.13, 1.12 times what it is alone, and 3283, 3262, 3113 tokens/s (vLLM's own flags: 3211).
-KEPT_VARIANCE = 0.5
 SCALE_WEIGHT = 0.02  # of the newest look
 LOOK_NS = 50_000_000  # so old what is kept may be, for each LOOK_FLOWS that are looked at
 LOOK_FLOWS = 32
 MOST_TENANTS = 4096  # names come from outside; those beyond share one account
 OTHERS = "(others)"
-
-
-class Account:
-    """What is known of one tenant, or of all together."""
-
-    __slots__ = (
-        "asked",
-        "asked_prompt",
-        "blocks",
-        "name",
-        "opened_ns",
-        "seen_ns",
-        "sent_prompt",
-        "sequences",
-        "virtual",
-        "weight",
-    )
-
-    def __init__(self, name: str, weight: float, now_ns: int) -> None:
-        self.name = name
-        self.weight = weight
-        self.opened_ns = now_ns
-        self.seen_ns = now_ns
-        self.virtual = 0.0  # parts of the pool x ns / weight
-        self.blocks = Level(now_ns)  # expected to be held
-        self.sequences = Level(now_ns)
-        self.asked = Fading(now_ns)  # service
-        self.asked_prompt = Fading(now_ns)  # tokens
-        self.sent_prompt = Fading(now_ns)
-
-
-class Flow:
-    """What one tenant holds in one class."""
-
-    __slots__ = ("account", "blocks", "seen_ns", "sequences")
-
-    def __init__(self, account: Account, now_ns: int) -> None:
-        self.account = account
-        self.seen_ns = now_ns
-        self.blocks = Level(now_ns)
-        self.sequences = Level(now_ns)
-
-
-class Charge:
-    """One living promise."""
-
-    __slots__ = ("account", "blocks", "made_ns", "priority", "sequences", "service")
-
-    def __init__(self, account: Account, priority: int, blocks: float, sequences: int, now_ns: int) -> None:
-        self.account = account
-        self.priority = priority
-        self.blocks = blocks
-        self.sequences = sequences
-        self.made_ns = now_ns
-        self.service = 0.0  # charged
-
-
-class Kept:
-    """What stays free: `blocks` at each moment of the grid ahead, with one `variance`, and `slots`."""
-
-    __slots__ = ("blocks", "slots", "variance")
-
-    def __init__(self) -> None:
-        self.blocks = [0.0] * len(GRID)
-        self.variance = 0.0
-        self.slots = 0.0
-
-    def most(self, z: float) -> float:
-        """Blocks that are enough at every moment, with `z` standard deviations."""
-        return max(self.blocks) + z * sqrt(self.variance)
-
-    def __add__(self, other: "Kept") -> "Kept":
-        total = Kept()
-        total.blocks = [a + b for a, b in zip(self.blocks, other.blocks, strict=True)]
-        total.variance = self.variance + other.variance
-        total.slots = self.slots + other.slots
-        return total
 
 
 class Shares:
@@ -323,6 +244,7 @@ class Shares:
             flow = self._flows[key] = Flow(account, now_ns)
         flow.seen_ns = now_ns
         self._in_class[charge.priority] = self._in_class.get(charge.priority, 0) + sign * charge.sequences
+        flow.squares.change(sign * charge.blocks**2, now_ns)
         for holder in (flow, account, self._all):
             holder.blocks.change(sign * charge.blocks, now_ns)
             holder.sequences.change(sign * charge.sequences, now_ns)
@@ -358,44 +280,15 @@ class Shares:
                 self._weights = sum([one.weight for one in self._accounts.values()])
 
     def _look_ahead(self, outlook: Outlook | None, now_ns: int) -> None:
-        """What is kept, anew: what all held lately, less what their living promises will hold."""
+        """What is kept, anew."""
         self._kept_until_ns = now_ns + LOOK_NS * (1 + len(self._flows) // LOOK_FLOWS)
-        found: dict[int, tuple[Kept, Kept]] = {}
         lenders = {name: not self.borrows(name, now_ns) for name in self._accounts}
         self._lent = not all(lenders.values())
         if outlook is not None and self._all.blocks.now > 0:
             self._scale += SCALE_WEIGHT * (outlook.held_now() / self._all.blocks.now - self._scale)
-        for (priority, tenant), flow in list(self._flows.items()):
+        for key, flow in list(self._flows.items()):
             if flow.sequences.now <= 0 and flow.seen_ns + ACTIVE_NS <= now_ns:
-                del self._flows[priority, tenant]
-                continue
-            mean, variance = flow.blocks.measure(now_ns)
-            mean, variance = mean * self._scale, KEPT_VARIANCE * variance * self._scale**2
-            slots, slots_variance = flow.sequences.measure(now_ns)
-            groups = found.setdefault(priority, (Kept(), Kept()))
-            for kept in groups if lenders.get(tenant, True) else groups[:1]:
-                kept.blocks[0] += mean  # the same at every moment: spread below
-                kept.variance += variance
-                kept.slots += slots + SPREAD * sqrt(slots_variance)
-        for groups in found.values():
-            for kept in groups:
-                kept.blocks = [kept.blocks[0]] * len(GRID)
-        for priority, limits in self._classes.items():
-            everybody, _ = found.setdefault(priority, (Kept(), Kept()))
-            everybody.blocks = [max(blocks, float(limits.reserved_blocks)) for blocks in everybody.blocks]
-            everybody.slots = max(everybody.slots, float(limits.reserved_slots))
-        for request_id, charge in self._charges.items():
-            share = None if outlook is None else outlook.shares.get(request_id)
-            held = [charge.blocks] * len(GRID) if share is None else share.mean
-            groups = found[charge.priority]
-            for kept in groups if lenders.get(charge.account.name, True) else groups[:1]:
-                blocks = kept.blocks
-                for g, less in enumerate(held):
-                    blocks[g] -= less
-                kept.slots -= charge.sequences
-        for groups in found.values():
-            for kept in groups:  # nobody's surplus makes up for what others need
-                kept.blocks = [max(0.0, blocks) for blocks in kept.blocks]
-                kept.slots = max(0.0, kept.slots)
-        self._kept = found
-        self._in_class = {priority: held for priority, held in self._in_class.items() if priority in found}
+                del self._flows[key]
+        lately = held_lately(self._flows, lenders, self._scale, now_ns, independent=outlook is not None)
+        self._kept = kept_by_class(lately, self._charges, lenders, self._classes, outlook)
+        self._in_class = {priority: held for priority, held in self._in_class.items() if priority in self._kept}

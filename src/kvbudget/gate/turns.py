@@ -1,14 +1,18 @@
 """Whose turn it is among those who wait: by class, in a class by least virtual service, in a tenant by arrival.
 
-Who has waited AGE_NS counts as one class more urgent, for each such time, so that no class starves another.
+No class starves another: whoever has waited AGE_NS counts as one of the most urgent class that waits, if
+PER_LESS_URGENT of more urgent ones were let in since the last of its class.
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-AGE_NS = 10 * 10**9
+AGE_NS = 2 * 10**9
+# So many of the more urgent for one of a less urgent class that does not get its turn otherwise: what those pay for it.
+PER_LESS_URGENT = 10
+MOST_CLASSES = 64  # numbers come from outside; beyond that, whichever asked longest ago starts anew
 
 Key = tuple[int, int]  # (priority, arrival number)
 
@@ -32,6 +36,32 @@ class Turns:
         self._virtual_of = virtual_of
         self._fair = fair
         self._lines: dict[int, Line] = {}
+        # By class, of those that were let in: more urgent ones since the last of its own.
+        self._passed: OrderedDict[int, int] = OrderedDict()
+
+    def let_in(self, priority: int) -> None:
+        """One of this class was."""
+        passed = self._passed
+        for other in passed:
+            if other > priority:
+                passed[other] += 1
+        if priority in passed:
+            passed[priority] = 0
+
+    def asks(self, priority: int) -> None:
+        """One of this class came."""
+        self._passed.setdefault(priority, 0)
+        self._passed.move_to_end(priority)
+        if len(self._passed) > MOST_CLASSES:
+            self._passed.popitem(last=False)
+
+    def is_due(self, priority: int) -> bool:
+        """Whether it is this class's turn once somebody of it has waited AGE_NS."""
+        return self._passed.get(priority, 0) >= PER_LESS_URGENT
+
+    def urgent_of(self, priority: int) -> int:
+        """The class in which the next of this class counts: the most urgent that waits, if it is due."""
+        return min([priority, *self._lines]) if self.is_due(priority) else priority
 
     def push(self, key: Key, tenant: str, since_ns: int) -> None:
         """It waits, behind all of its tenant and class that have a smaller number."""
@@ -72,17 +102,23 @@ class Turns:
         """Whom of this tenant and class to refuse if somebody must be."""
         return next(reversed(self._lines[priority].by_tenant[tenant]))
 
+    def behind(self, key: Key) -> Iterator[Key]:
+        """Who came after it, of its tenant and class, as they came. Leave it before anybody is pushed or removed."""
+        line = self._lines[key[0]]
+        return (other for other in line.by_tenant[line.oldest[key][0]] if other > key)
+
     def order(self, now_ns: int) -> Generator[tuple[Key, int], None, None]:
-        """(key, class in which it counts) of the first of every tenant, class by class, the aged before the others.
+        """(key, class in which it counts): who is due of less urgent classes, then the first of every tenant, class by
+        class.
 
         Close it before anybody is pushed or removed. Costs O(log n) for each that is taken.
         """
         priorities = sorted(self._lines)
-        for place, priority in enumerate(priorities):
-            for other in priorities[place + 1 :]:
-                key, (_, since_ns) = next(iter(self._lines[other].oldest.items()))
-                if now_ns - since_ns >= (other - priority) * AGE_NS:
-                    yield key, priority
+        for other in priorities[1:]:
+            key, (_, since_ns) = next(iter(self._lines[other].oldest.items()))
+            if self.is_due(other) and now_ns - since_ns >= AGE_NS:
+                yield key, priorities[0]
+        for priority in priorities:
             yield from self._heads(self._lines[priority], priority)
 
     def _heads(self, line: Line, priority: int) -> Generator[tuple[Key, int], None, None]:

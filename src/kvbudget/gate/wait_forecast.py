@@ -2,8 +2,8 @@
 
 from math import sqrt
 
+from kvbudget.gate.kept import Kept
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.shares import Kept
 from kvbudget.pool.risk import GRID, Outlook, Share
 
 _MOST_BIAS = 1.25

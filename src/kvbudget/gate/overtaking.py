@@ -1,0 +1,225 @@
+"""Decides whether a smaller request may go before one that the pool has no room for, so that one huge one holds up
+nobody while room for it comes together.
+
+As EASY backfilling does (Lifka 1995): whoever is first of those that lack room is given the time at which it could
+start, and others may go before if that does not put it off, because they end by then or because there is room beside
+it: by declared limits where those decide, by learned lengths where those do.
+
+Nobody is starved by that, however wrong the lengths are: the start is reckoned without those who went before, and once
+there would be room if none of them had, nobody goes before it any more. Then it waits for them at most, so it starts
+later than it would have by no more than the longest of them has left to its limit.
+"""
+
+from typing import NamedTuple
+
+from kvbudget.gate.config import GateConfig
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.promises import RECHECK_NS, Promises
+from kvbudget.gate.queue import Demand, Queue, Waiting
+from kvbudget.gate.wait_forecast import steps_until_room
+from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.ledger import Ledger
+from kvbudget.pool.risk import GRID, Outlook, Share, promise
+
+MOST_TRIES = 8  # of those behind, in one look
+
+
+class Start(NamedTuple):
+    """When one could start, where limits decide: in `steps`, with so much free beside it from then on."""
+
+    made_ns: int
+    steps: int
+    blocks: int
+    sequences: int
+
+
+class Head:
+    """One that lacks room."""
+
+    __slots__ = ("overtook", "sealed", "waiting")
+
+    def __init__(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self.overtook: set[str] = set()  # who went before it and lives
+        self.sealed = False  # nobody goes before it any more
+
+
+class Overtaking:
+    """Who lacks room, and who went before."""
+
+    def __init__(
+        self, config: GateConfig, ledger: Ledger, queue: Queue, promises: Promises, learned: LearnedPolicy
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._queue = queue
+        self._promises = promises
+        self._learned = learned
+        self._heads: dict[tuple[int, int], Head] = {}  # all that lacked room and wait; they are few
+        # Of the last look:
+        self._head: Head | None = None
+        self._start: Start | None = None
+        self._foreseen: tuple[int, int, float | None] | None = None  # the same by learned lengths: (epoch, step, start)
+        self._smaller_than = 0  # blocks at their peaks: as many there was no room for
+        self._tries = 0
+
+    def configure(self, config: GateConfig) -> None:
+        """Decide by other limits from now on."""
+        self._config = config
+
+    def begin_look(self) -> None:
+        """Those who wait are gone through from the start: nobody is known to lack room."""
+        self._head = None
+
+    def lacks_room(self, waiting: Waiting) -> None:
+        """The first in the order that does."""
+        queue, living = self._queue, self._ledger
+        self._heads = {key: head for key, head in self._heads.items() if head.waiting.arrived.request_id in queue}
+        self._head = self._heads.setdefault(waiting.key, Head(waiting))
+        self._head.waiting = waiting
+        self._head.overtook = {name for name in self._head.overtook if living.get(name) is not None}
+        self._start = self._foreseen = None
+        self._smaller_than = waiting.peak_blocks
+        self._tries = 0
+
+    @property
+    def head(self) -> Waiting | None:
+        """Who is known to lack room and waits."""
+        head = self._head
+        return head.waiting if head is not None and head.waiting.arrived.request_id in self._queue else None
+
+    def another_try(self) -> bool:
+        """Whether one more of those behind is looked at."""
+        self._tries += 1
+        return self._tries <= MOST_TRIES
+
+    def worth_trying(self, footprint: Footprint, peak_blocks: int, now_ns: int) -> bool:
+        """Whether one may go before the head, as far as that is told at no cost: whoever is no smaller than others for
+        whom there was no room is not tried."""
+        head = self._head
+        if self.head is None or head is None or peak_blocks >= self._smaller_than:
+            return False
+        if any(other.sealed for other in self._heads.values()):
+            return False
+        if self._promises.by_lengths:
+            return True
+        start = self._start
+        if start is None or now_ns >= start.made_ns + RECHECK_NS:
+            start = self._start = self._start_by_limits(head, now_ns)
+        if head.overtook and start.steps <= 0:
+            head.sealed = True
+            return False
+        if footprint.max_new_tokens <= start.steps:
+            return True
+        return peak_blocks <= start.blocks and footprint.total_sequences <= start.sequences
+
+    def may_pass(self, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
+        """Whether one that was worth trying, and that there is room for, goes before the head. If so, it is let in."""
+        head = self._head
+        if head is None or (self._promises.by_lengths and not self._keeps_start(head, event, footprint, now_ns)):
+            return False
+        head.overtook.add(event.request_id)
+        self._start = self._foreseen = None
+        return True
+
+    def stays(self, peak_blocks: int) -> None:
+        """There was no room for one behind the head, or it may not pass."""
+        self._smaller_than = min(self._smaller_than, peak_blocks)
+
+    # When the head could start, had nobody gone before it
+
+    def _keeps_start(self, head: Head, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
+        """By learned lengths."""
+        self._learned.refresh(self._ledger, now_ns)
+        outlook = self._learned.outlook
+        if self._foreseen is None or self._foreseen[:2] != (outlook.epoch, outlook.now):
+            head.sealed = bool(head.overtook) and self._fits_without(head, now_ns)
+            steps = None if head.sealed else self._steps_to_start(head, None, now_ns)
+            self._foreseen = (outlook.epoch, outlook.now, steps)
+        start = self._foreseen[2]
+        if start is None:
+            return False
+        more = self._learned.newcomer(self._ledger, event, footprint, now_ns)
+        steps = self._steps_to_start(head, more, now_ns)
+        return steps is not None and steps <= start
+
+    def _start_by_limits(self, head: Head, now_ns: int) -> Start:
+        """The lease ends: when all that have to end first have come to their limits, one token a step."""
+        ledger, footprint = self._ledger, head.waiting.footprint
+        blocks = ledger.capacity_blocks - ledger.peak_sum_blocks - head.waiting.peak_blocks
+        sequences = self._config.max_num_seqs - ledger.sequences - footprint.total_sequences
+        leases: list[tuple[int, int, int]] = []
+        passed: list[tuple[int, int, int]] = []
+        for living in ledger:
+            left = living.footprint.max_new_tokens - living.seen_tokens
+            lease = (left, living.net_blocks, living.footprint.total_sequences)
+            if living.reservation_id in head.overtook:
+                passed.append(lease)
+                blocks += lease[1]
+                sequences += lease[2]
+            else:
+                leases.append(lease)
+        steps = 0
+        for left, freed, seats in sorted(leases):
+            if blocks >= 0 and sequences >= 0:
+                break
+            steps = left
+            blocks += freed
+            sequences += seats
+        for left, held, seats in passed:
+            if left > steps:  # it was let in to be beside it
+                blocks -= held
+                sequences -= seats
+        return Start(now_ns, steps, blocks, sequences)
+
+    def _steps_to_start(self, head: Head, more: Share | None, now_ns: int) -> float | None:
+        """By learned lengths, with one more beside those who live; None if that is beyond what can be seen."""
+        learned, waiting = self._learned, head.waiting
+        newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
+        ahead = Demand(0)
+        for share in _shares_of(head, learned.outlook):
+            _add(ahead, share, -1.0)
+        if more is not None:
+            _add(ahead, more, 1.0)
+        blocks = self._ledger.capacity_blocks - learned.batch.together(self._ledger)
+        seats = self._config.max_num_seqs - waiting.footprint.total_sequences
+        return steps_until_room(learned.outlook, learned.margin.z, newcomer, blocks, seats, ahead, None)
+
+    def _fits_without(self, head: Head, now_ns: int) -> bool:
+        """Whether it would be let in now if those who went before it were not there."""
+        learned, ledger, waiting = self._learned, self._ledger, head.waiting
+        newcomer = learned.newcomer(ledger, waiting.arrived, waiting.footprint, now_ns)
+        sequences = ledger.sequences + waiting.footprint.total_sequences
+        shares = _shares_of(head, learned.outlook)
+        less = _less(newcomer, shares)
+        sequences -= sum([share.sequences for share in shares])
+        held = learned.outlook.held_now() + less.held
+        needed = promise(learned.outlook.enough(learned.margin.z, less), held)
+        fits = needed + learned.batch.together(ledger) <= ledger.capacity_blocks
+        return fits and sequences <= self._config.max_num_seqs
+
+
+def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
+    return [outlook.shares[name] for name in sorted(head.overtook) if name in outlook.shares]
+
+
+def _add(demand: Demand, share: Share, sign: float) -> None:
+    for g, blocks in enumerate(share.mean):
+        demand.blocks[g] += sign * blocks
+        demand.sequences[g] += sign * share.alive[g]
+
+
+def _less(newcomer: Share, others: list[Share]) -> Share:
+    """The newcomer's share with those of others taken off the sums."""
+    less = Share(newcomer.held, newcomer.per_step, newcomer.sequences)
+    less.mean, less.spread, less.doubt = ([0.0] * len(GRID) for _ in range(3))
+    for share, sign in [(newcomer, 1.0), *[(other, -1.0) for other in others]]:
+        for g, mean in enumerate(share.mean):
+            less.mean[g] += sign * mean
+            less.spread[g] += sign * share.spread[g]
+            less.doubt[g] += sign * share.doubt[g]
+    for share in others:
+        less.held -= share.held
+        less.per_step -= share.per_step
+    return less
