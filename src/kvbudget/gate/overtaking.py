@@ -20,7 +20,7 @@ from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.wait_forecast import steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
-from kvbudget.pool.risk import GRID, Outlook, Share, promise
+from kvbudget.pool.risk import GRID, Instead, Outlook, Share, promise
 
 MOST_TRIES = 8  # of those behind, in one look
 
@@ -192,10 +192,11 @@ class Overtaking:
         newcomer = learned.newcomer(ledger, waiting.arrived, waiting.footprint, now_ns)
         sequences = ledger.sequences + waiting.footprint.total_sequences
         shares = _shares_of(head, learned.outlook)
-        less = _less(newcomer, shares)
+        outlook = learned.outlook
+        less = Instead(newcomer, shares, outlook.now - outlook.epoch)
         sequences -= sum([share.sequences for share in shares])
-        held = learned.outlook.held_now() + less.held
-        needed = promise(learned.outlook.enough(learned.margin.z, less), held)
+        held = outlook.held_now() + less.held
+        needed = promise(outlook.enough(learned.margin.z, less), held)
         fits = needed + learned.batch.together(ledger) <= ledger.capacity_blocks
         return fits and sequences <= self._config.max_num_seqs
 
@@ -205,21 +206,7 @@ def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
 
 
 def _add(demand: Demand, share: Share, sign: float) -> None:
-    for g, blocks in enumerate(share.mean):
-        demand.blocks[g] += sign * blocks
-        demand.sequences[g] += sign * share.alive[g]
-
-
-def _less(newcomer: Share, others: list[Share]) -> Share:
-    """The newcomer's share with those of others taken off the sums."""
-    less = Share(newcomer.held, newcomer.per_step, newcomer.sequences)
-    less.mean, less.spread, less.doubt = ([0.0] * len(GRID) for _ in range(3))
-    for share, sign in [(newcomer, 1.0), *[(other, -1.0) for other in others]]:
-        for g, mean in enumerate(share.mean):
-            less.mean[g] += sign * mean
-            less.spread[g] += sign * share.spread[g]
-            less.doubt[g] += sign * share.doubt[g]
-    for share in others:
-        less.held -= share.held
-        less.per_step -= share.per_step
-    return less
+    for g in range(len(GRID)):
+        alive, mean, _, _ = share.at(g)
+        demand.blocks[g] += sign * mean
+        demand.sequences[g] += sign * alive

@@ -219,6 +219,22 @@ def _summed(shares: list[Share], first: int, g: int, alive: float, mean: float, 
     return alive, mean, spread, doubt
 
 
+class Instead(Share):
+    """One part in the place of others that are in the sums: `passed` steps from the epoch."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, newcomer: Share, others: Sequence[Share], passed: int) -> None:
+        held = newcomer.held - sum([one.held + one.per_step * passed for one in others])
+        per_step = newcomer.per_step - sum([one.per_step for one in others])
+        super().__init__(None, 0, newcomer.left, held, per_step, newcomer.sequences, newcomer.offset)
+        self._parts = [newcomer, *[one.taken_back() for one in others]]
+
+    def at(self, g: int) -> Moment:
+        """The newcomer's moment less those of the others."""
+        return _summed(self._parts, 0, g, 0.0, 0.0, 0.0, 0.0)
+
+
 class Outlook:
     """Sums over all living promises. `epoch` is the step at which the grid stands, `now` the step that has come.
 
