@@ -12,6 +12,7 @@ SCHEMA = "kvbudget.simulate/1"
 OTHERS = "(others)"  # more tenants or classes than are told apart
 _MOST_TENANTS = 100  # that are told apart in a report, and so many classes
 _MOST_OPEN = 10_000  # refusals whose right time is still looked for
+_LEAST_TOLD_NS = 10**9  # Retry-After is in whole seconds, so nothing sooner could have been told
 
 
 class Tally:
@@ -65,15 +66,30 @@ class Tally:
         }
 
 
+class Told:
+    """One refusal that told a time; `open` while the right one is still looked for."""
+
+    __slots__ = ("needed_tokens", "open", "refused_ns", "told_ns")
+
+    def __init__(self, needed_tokens: int, told_ns: int, refused_ns: int) -> None:
+        self.needed_tokens = needed_tokens
+        self.told_ns = told_ns
+        self.refused_ns = refused_ns
+        self.open = True
+
+    def __lt__(self, other: "Told") -> bool:
+        return self.needed_tokens < other.needed_tokens
+
+
 class RetryTimes:
     """How honest Retry-After was.
 
     Of those who came back at the told time, how many were let in at once, or from the queue. And in hindsight: the told
-    time beside the time until somebody who came then, and needed as much or more, was let in at once (an upper bound of
-    the right time: it takes somebody to come).
+    time beside the time until somebody of its tenant and class who came unannounced, and needed as much or more, was
+    let in at once, or it came back itself and was (an upper bound of the right time: it takes somebody to come).
     """
 
-    __slots__ = ("_open", "admitted", "admitted_at_once", "hindsight", "returned", "told", "told_known")
+    __slots__ = ("_known", "_of", "_told", "admitted", "admitted_at_once", "hindsight", "returned", "told", "told_known")
 
     def __init__(self) -> None:
         self.told = Histogram()
@@ -82,21 +98,33 @@ class RetryTimes:
         self.returned = 0
         self.admitted = 0
         self.admitted_at_once = 0
-        self._open: list[tuple[int, int, int]] = []  # (tokens needed, refused at, told)
+        self._of: dict[int, list[Told]] = {}  # by client
+        self._told: dict[tuple[str, int], list[Told]] = {}  # by tenant and class, who needs least first
+        self._known = 0
 
-    def was_told(self, needed_tokens: int, told_ns: int, now_ns: int) -> None:
+    def was_told(self, client: Client, told_ns: int, now_ns: int) -> None:
         """A refusal told a time."""
         self.told.add(told_ns)
-        if len(self._open) < _MOST_OPEN:
-            heapq.heappush(self._open, (needed_tokens, now_ns, told_ns))
+        if self.told.total - self._known <= _MOST_OPEN:
+            told = Told(_needed(client), told_ns, now_ns)
+            self._of.setdefault(client.number, []).append(told)
+            heapq.heappush(self._told.setdefault(_account(client), []), told)
 
-    def let_in_at_once(self, needed_tokens: int, now_ns: int) -> None:
-        """Somebody who needs so much just came and was let in: whoever was refused before and needs less could be."""
-        while self._open and self._open[0][0] <= needed_tokens:
-            _, refused_ns, told_ns = heapq.heappop(self._open)
-            if now_ns > refused_ns:
-                self.told_known.add(told_ns)
-                self.hindsight.add(now_ns - refused_ns)
+    def came(self, client: Client, now_ns: int, *, as_told: bool, at_once: bool) -> None:
+        """A try has come, at the time that the last refusal told or unannounced; it was let in at once or was not."""
+        self.returned += as_told
+        if not at_once:
+            return
+        self.admitted_at_once += as_told
+        own = self._of.pop(client.number, ())
+        for told in own:
+            self._is_known(told, now_ns)
+        if as_told:
+            return  # room was kept for it, and for nobody else
+        # Whoever was refused before and needs no more could have come now.
+        refused, needed_tokens = self._told.get(_account(client), []), _needed(client)
+        while refused and refused[0].needed_tokens <= needed_tokens:
+            self._is_known(heapq.heappop(refused), now_ns)
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -105,12 +133,28 @@ class RetryTimes:
             "told": self.told.total,
             "told_s": {"p50": _seconds(self.told.percentile(0.5))},
             "hindsight_s": {"p50": _seconds(hindsight)},
+            "hindsight_known": self._known,
             "told_to_hindsight": told / hindsight if told is not None and hindsight else None,
             "returned": self.returned,
             "admitted": self.admitted,
             "admitted_at_once": self.admitted_at_once,
             "share_at_once": self.admitted_at_once / self.returned if self.returned else None,
         }
+
+    def _is_known(self, told: Told, now_ns: int) -> None:
+        if told.open and now_ns > told.refused_ns:
+            told.open = False
+            self._known += 1
+            self.told_known.add(told.told_ns)
+            self.hindsight.add(max(_LEAST_TOLD_NS, now_ns - told.refused_ns))
+
+
+def _needed(client: Client) -> int:
+    return client.request.prompt_tokens + client.request.max_new_tokens
+
+
+def _account(client: Client) -> tuple[str, int]:
+    return client.request.tenant, client.request.priority
 
 
 class Result:
