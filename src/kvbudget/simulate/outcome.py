@@ -1,7 +1,7 @@
 """Decides what is kept of a run and what it comes to: sums and histograms, so that memory does not grow with it."""
 
-import heapq
-from collections import Counter
+from collections import Counter, deque
+from itertools import islice
 from typing import Any
 
 from kvbudget.simulate.clients import Client, Ending
@@ -12,6 +12,7 @@ SCHEMA = "kvbudget.simulate/1"
 OTHERS = "(others)"  # more tenants or classes than are told apart
 _MOST_TENANTS = 100  # that are told apart in a report, and so many classes
 _MOST_OPEN = 10_000  # refusals whose right time is still looked for
+_MOST_LOOKED_AT = 64
 _LEAST_TOLD_NS = 10**9  # Retry-After is in whole seconds, so nothing sooner could have been told
 
 
@@ -77,9 +78,6 @@ class Told:
         self.refused_ns = refused_ns
         self.open = True
 
-    def __lt__(self, other: "Told") -> bool:
-        return self.needed_tokens < other.needed_tokens
-
 
 class RetryTimes:
     """How honest Retry-After was.
@@ -99,7 +97,7 @@ class RetryTimes:
         self.admitted = 0
         self.admitted_at_once = 0
         self._of: dict[int, list[Told]] = {}  # by client
-        self._told: dict[tuple[str, int], list[Told]] = {}  # by tenant and class, who needs least first
+        self._told: dict[tuple[str, int], deque[Told]] = {}  # by tenant and class, as they came
         self._known = 0
 
     def was_told(self, client: Client, told_ns: int, now_ns: int) -> None:
@@ -108,7 +106,7 @@ class RetryTimes:
         if self.told.total - self._known <= _MOST_OPEN:
             told = Told(_needed(client), told_ns, now_ns)
             self._of.setdefault(client.number, []).append(told)
-            heapq.heappush(self._told.setdefault(_account(client), []), told)
+            self._told.setdefault(_account(client), deque()).append(told)
 
     def came(self, client: Client, now_ns: int, *, as_told: bool, at_once: bool) -> None:
         """A try has come, at the time that the last refusal told or unannounced; it was let in at once or was not."""
@@ -121,10 +119,16 @@ class RetryTimes:
             self._is_known(told, now_ns)
         if as_told:
             return  # room was kept for it, and for nobody else
-        # Whoever was refused before and needs no more could have come now.
-        refused, needed_tokens = self._told.get(_account(client), []), _needed(client)
-        while refused and refused[0].needed_tokens <= needed_tokens:
-            self._is_known(heapq.heappop(refused), now_ns)
+        # Whoever was refused before and needs no more could have come in its stead: one of them, the first.
+        refused, needed_tokens = self._told.get(_account(client)), _needed(client)
+        if refused is None:
+            return
+        while refused and not refused[0].open:
+            refused.popleft()
+        for told in islice(refused, _MOST_LOOKED_AT):
+            if told.open and told.needed_tokens <= needed_tokens:
+                self._is_known(told, now_ns)
+                break
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values."""
