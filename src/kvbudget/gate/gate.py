@@ -63,8 +63,6 @@ from kvbudget.units import Blocks, Tokens
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK = Tick()
-import os
-LANE = int(os.environ.get("LANE", "0"))
 _DOWN_RETRY_NS = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
@@ -190,9 +188,10 @@ class Gate:
         booked = booking is not None
         needed: Blocks | None = None
         if booked or self._comes_first(event, now_ns):
-            allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
-            if booked and LANE:
-                allowed, kept = True, self.fairness.kept_from(event, now_ns) if LANE == 1 else None
+            if booked:
+                allowed, kept = self.fairness.allows_booked(event, peak_blocks, now_ns)
+            else:
+                allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
             if allowed:
                 needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
         if needed is not None:
@@ -237,8 +236,8 @@ class Gate:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks, now_ns: int, waited_ns: int
     ) -> Forward:
         made = self.promises.make(event, footprint, peak_blocks, needed, now_ns)
-        self.returns.let_in(event, peak_blocks, now_ns)
         if self.config.policy is Policy.LEARNED:
+            self.returns.let_in(event, peak_blocks, now_ns)
             self.learned.forwarded(event, made, self.ledger.unseen_prompt_tokens, now_ns)
         self.fairness.forwarded(event, made, now_ns)
         return Forward(event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns)

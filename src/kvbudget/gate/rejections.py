@@ -88,12 +88,12 @@ class Rejections:
         soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
         if self._config.policy is not Policy.LEARNED:
             return soonest_ns
-        blocks = size = footprint.peak_blocks(self._ledger.layout)
+        blocks = peak_blocks = footprint.peak_blocks(self._ledger.layout)
         if self._promises.by_lengths:
             credit = self._promises.credit(event, footprint)
             blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
         number = self._queue.next_number()
-        return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, size, number, now_ns)
+        return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, peak_blocks, number, now_ns)
 
     def _tenant_blocks(self, event: Arrived, refusal: Refusal) -> int:
         if refusal not in (Refusal.TENANT_BLOCKS, Refusal.TENANT_TOO_LARGE):
