@@ -185,15 +185,15 @@ class Gate:
             return [*commands, self._reject(event, at_limit[0], now_ns, retry_after_ns=at_limit[1])]
         self.fairness.arrived(event, footprint, now_ns)
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
-        booked = booking is not None
+        promised = booking is not None and booking.promised
         needed: Blocks | None = None
-        if booked or self._comes_first(event, now_ns):
-            if booked:
+        if booking is not None or self._comes_first(event, now_ns):
+            if promised:
                 allowed, kept = self.fairness.allows_booked(event, peak_blocks, now_ns)
             else:
                 allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
             if allowed:
-                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:
@@ -210,8 +210,7 @@ class Gate:
     def _park(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, booking: Booking | None, now_ns: int
     ) -> list[Command]:
-        booked = booking is not None
-        place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booked)
+        place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booking is not None)
         if isinstance(place, NoPlace):
             refused = self._reject_for_now(event, footprint, place.refusal, now_ns)
             if place.refusal is Refusal.QUEUE_FULL:
@@ -225,7 +224,7 @@ class Gate:
         number = self.queue.next_number() if booking is None else booking.number
         waiting = Waiting(
             event, footprint, peak_blocks, now_ns, place.deadline_ns, (event.priority, number), place.demand,
-            place.expected_ns, booked,
+            place.expected_ns, booking is not None and booking.promised,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         return commands

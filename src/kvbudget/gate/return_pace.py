@@ -5,8 +5,9 @@ over coming for the first time. Until the overload ends: nobody knows when, and 
 likely as not to last as long again. Afterwards there is room for AFTER times as many. Both together tell how many will
 have found room until when, and so when the next one will.
 
-Whoever does not come back takes nobody's room. How many do is learned; before it is known most are thought to, as
-clients do that honour Retry-After, but nobody is told more than MOST_UNKNOWN times the wait that is foreseen.
+Whoever does not come back takes nobody's room. How many do is learned. Before it is known (KNOWN) most are thought to,
+as clients do that honour Retry-After, but nobody is told more than MOST_UNKNOWN times the wait that is foreseen, and
+the first are told just that wait, so that it is known soon.
 """
 
 from math import exp, log
@@ -15,10 +16,10 @@ PART = 0.06  # of the blocks let in
 AFTER = 3.0  # times as much, when the overload has ended
 QUIET_NS = 10 * 10**9  # without a refusal: it has ended
 START_SHARE = 0.8
-START_WEIGHT = 1.5  # clients for whom that counts
+START_WEIGHT = 0.5  # clients for whom that counts
 MEMORY = 16.0  # clients after whom an old one counts little
 FEW_SHARE = 0.15  # where fewer come back nobody waits for others, and nothing is kept for them
-KNOWN = 3  # clients of whom it was seen whether they came back
+KNOWN = 3  # clients of whom it must have been seen whether they came back
 MOST_UNKNOWN = 8.0  # times the wait
 RATE_NS = 10e9  # the pace is a mean over so long
 _YOUNGEST_NS = 1e9
@@ -48,11 +49,12 @@ class ReturnShare:
 class ReturnPace:
     """What was let in of one tenant and class, and what of it is still to come."""
 
-    __slots__ = ("_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "coming_blocks", "share")
+    __slots__ = ("_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "coming_blocks", "share", "told")
 
     def __init__(self, share: ReturnShare, now_ns: int) -> None:
         self.share = share
         self.coming_blocks = 0  # of all who are to come later
+        self.told = 0  # clients, so far
         self._let_in = 0.0  # blocks, fading
         self._let_in_ns = self._begun_ns = now_ns
         self._since_ns = now_ns  # the overload
@@ -74,12 +76,13 @@ class ReturnPace:
         if now_ns - self._refused_ns > QUIET_NS:
             self._since_ns = now_ns
         self._refused_ns = now_ns
+        self.told += 1
 
     def after_others_ns(self, blocks: int, wait_ns: int, now_ns: int) -> float:
         """When those who are to come will have found room, from now; then one more of `blocks` does, for whom a wait of
         `wait_ns` is foreseen."""
         expected = self.share.expected * self.coming_blocks
-        if expected <= 0.0:
+        if expected <= 0.0 or self.told <= KNOWN:
             return 0.0
         pace_ns = expected / (PART * self.blocks_per_ns(blocks, now_ns))
         after_ns = _sooner(pace_ns, now_ns - self._since_ns + wait_ns)

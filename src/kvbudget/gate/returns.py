@@ -56,6 +56,11 @@ class Booking:
         return self.due_ns + int((self.due_ns - self.told_ns) * LATE_SHARE) + LATE_NS
 
     @property
+    def promised(self) -> bool:
+        """Whether it was expected to come, so that room was kept for it; else it only goes before those who wait."""
+        return self.share > 0.0
+
+    @property
     def by_chance(self) -> float:
         """How many were to come for it who were told nothing: as often as the same was asked for before it was due."""
         before_ns = max(1, self.due_ns - EARLY_NS - self.told_ns)
