@@ -1,4 +1,4 @@
-"""Decides how soon one more of a tenant and class may be told to come back: by who of it is still to come, and how fast.
+"""Decides how soon one more of a tenant and class may be told to come back: after those of it who are still to come.
 
 Those who come back get PART of what is let in of their tenant and class, in blocks, so that coming back wins nothing
 over coming for the first time. Until the overload ends: nobody knows when, and one that has lasted for a while is as

@@ -19,10 +19,21 @@ _LEAST_TOLD_NS = 10**9  # Retry-After is in whole seconds, so nothing sooner cou
 class Tally:
     """What became of one group of requests."""
 
-    __slots__ = ("endings", "good", "good_tokens", "output_tokens", "refusals", "requests", "ttft", "useful_tokens")
+    __slots__ = (
+        "endings",
+        "good",
+        "good_tokens",
+        "output_tokens",
+        "refusals",
+        "requests",
+        "token_ns",
+        "ttft",
+        "useful_tokens",
+    )
 
     def __init__(self) -> None:
         self.requests = 0
+        self.token_ns = 0  # tokens x time that finished answers held from the first token on
         self.endings: Counter[Ending] = Counter()
         self.good = 0
         self.good_tokens = 0  # output tokens of requests that met the SLO
@@ -34,6 +45,7 @@ class Tally:
     def add(self, other: "Tally") -> None:
         """Count what became of another group as well."""
         self.requests += other.requests
+        self.token_ns += other.token_ns
         self.endings += other.endings
         self.good += other.good
         self.good_tokens += other.good_tokens
@@ -42,12 +54,15 @@ class Tally:
         self.refusals += other.refusals
         self.ttft.add_all(other.ttft)
 
-    def ended(self, client: Client, ending: Ending, output_tokens: int, *, good: bool) -> None:
+    def ended(self, client: Client, ending: Ending, output_tokens: int, now_ns: int, *, good: bool) -> None:
         """A client is done; `output_tokens` of a finished answer."""
         self.endings[ending] += 1
         if ending is Ending.FINISHED:
             self.output_tokens += output_tokens
             self.useful_tokens += client.request.prompt_tokens + output_tokens - 1  # nothing follows the last token
+            if client.first_token_ns is not None:
+                lived_ns = now_ns - client.first_token_ns
+                self.token_ns += (client.request.prompt_tokens + output_tokens // 2) * lived_ns
             if good:
                 self.good += 1
                 self.good_tokens += output_tokens
@@ -63,6 +78,7 @@ class Tally:
             "goodput_tokens_per_s": _rate(self.good_tokens, elapsed_s),
             "slo_fraction": self.good / self.requests if self.requests else None,
             "ttft_s": {"p50": _seconds(p50), "p99": _seconds(p99)},
+            "held_token_s": self.token_ns / 1e9,
             "refusals": dict(sorted(self.refusals.items())),
         }
 
@@ -87,7 +103,17 @@ class RetryTimes:
     let in at once, or it came back itself and was (an upper bound of the right time: it takes somebody to come).
     """
 
-    __slots__ = ("_known", "_of", "_told", "admitted", "admitted_at_once", "hindsight", "returned", "told", "told_known")
+    __slots__ = (
+        "_known",
+        "_of",
+        "_told",
+        "admitted",
+        "admitted_at_once",
+        "hindsight",
+        "returned",
+        "told",
+        "told_known",
+    )
 
     def __init__(self) -> None:
         self.told = Histogram()
@@ -226,7 +252,7 @@ class Result:
         self.last_ns = max(self.last_ns, now_ns)
         good = ending is Ending.FINISHED and self._is_good(client)
         for tally in self._tallies(client):
-            tally.ended(client, ending, output_tokens, good=good)
+            tally.ended(client, ending, output_tokens, now_ns, good=good)
 
     @property
     def elapsed_s(self) -> float:
