@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     cells += [Cell(name, seed, policy, RETRIES) for name in names for seed in seeds for policy in returning]
     cells += [Cell(name, seed, "crowd") for name in crowds for seed in seeds]
     started = time.monotonic()
-    found = _kept(args.keep)
+    found: dict[Cell, Any] = dict(_kept(args.keep))
     found |= run_all([cell for cell in cells if cell not in found], args.jobs)
     _keep(args.keep, found)
     rows = [

@@ -5,9 +5,9 @@ over coming for the first time. Until the overload ends: nobody knows when, and 
 likely as not to last as long again. Afterwards there is room for AFTER times as many. Both together tell how many will
 have found room until when, and so when the next one will.
 
-Whoever does not come back takes nobody's room. How many do is learned. Before it is known (KNOWN) most are thought to,
-as clients do that honour Retry-After, but nobody is told more than MOST_UNKNOWN times the wait that is foreseen, and
-the first are told just that wait, so that it is known soon.
+Whoever does not come back takes nobody's room. How many do is learned. Before, most are thought to, as clients do that
+honour Retry-After: if all were told to come soon, and did, hardly anybody would find room. The first (PROBES) are told
+the wait that is foreseen and no more, so that it is soon known.
 """
 
 from math import exp, log
@@ -19,15 +19,14 @@ START_SHARE = 0.8
 START_WEIGHT = 0.5  # clients for whom that counts
 MEMORY = 16.0  # clients after whom an old one counts little
 FEW_SHARE = 0.15  # where fewer come back nobody waits for others, and nothing is kept for them
-KNOWN = 3  # clients of whom it must have been seen whether they came back
-MOST_UNKNOWN = 8.0  # times the wait
+PROBES = 3  # if none of so many comes back, few do
 RATE_NS = 10e9  # the pace is a mean over so long
 _YOUNGEST_NS = 1e9
 _STEPS = 4  # of Newton's method, from above: the rest is below a thousandth
 
 
 class ReturnShare:
-    """Of those who were told a time, how many come back at it."""
+    """Of those who were told a time, how many come back at it: `of_all`, after `known` of them."""
 
     __slots__ = ("known", "of_all")
 
@@ -82,11 +81,10 @@ class ReturnPace:
         """When those who are to come will have found room, from now; then one more of `blocks` does, for whom a wait of
         `wait_ns` is foreseen."""
         expected = self.share.expected * self.coming_blocks
-        if expected <= 0.0 or self.told <= KNOWN:
+        if expected <= 0.0 or self.told <= PROBES:
             return 0.0
         pace_ns = expected / (PART * self.blocks_per_ns(blocks, now_ns))
-        after_ns = _sooner(pace_ns, now_ns - self._since_ns + wait_ns)
-        return min(after_ns, MOST_UNKNOWN * wait_ns) if self.share.known < KNOWN else after_ns
+        return _sooner(pace_ns, now_ns - self._since_ns + wait_ns)
 
 
 def _sooner(pace_ns: float, age_ns: int) -> float:

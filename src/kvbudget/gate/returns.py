@@ -79,6 +79,7 @@ class Returns:
         self._until: list[tuple[int, int, Booking]] = []
         self._largest: list[tuple[int, int, Booking]] = []  # for whom room is kept, by blocks
         self._booked = 0
+        self._serial = 0
         self._kept = 0.0  # blocks of all for whom room is kept, as far as they are expected
         self._variance = 0.0
 
@@ -103,8 +104,9 @@ class Returns:
             pace.coming_blocks += peak_blocks
             self._booked += 1
             insort(self._of.setdefault(booking.key, []), booking, key=_due_ns)
-            heapq.heappush(self._until, (booking.until_ns, number, booking))
-            heapq.heappush(self._coming, (booking.due_ns, number, booking))
+            self._serial += 1
+            heapq.heappush(self._until, (booking.until_ns, self._serial, booking))
+            heapq.heappush(self._coming, (booking.due_ns, self._serial, booking))
         return told_ns
 
     def claim(self, event: Arrived, now_ns: int) -> Booking | None:
@@ -151,13 +153,13 @@ class Returns:
     def _pass(self, now_ns: int) -> None:
         coming, until = self._coming, self._until
         while coming and coming[0][0] - EARLY_NS <= now_ns:
-            _, number, booking = heapq.heappop(coming)
+            _, serial, booking = heapq.heappop(coming)
             booking.asked = self._asked[booking.key] - booking.asked
             booking.pace.coming_blocks -= booking.peak_blocks
             booking.share = booking.pace.share.expected
             self._keep(booking, +1)
             if booking.share:
-                heapq.heappush(self._largest, (-booking.blocks, number, booking))
+                heapq.heappush(self._largest, (-booking.blocks, serial, booking))
         while until and (until[0][2].over or until[0][0] < now_ns):
             booking = heapq.heappop(until)[2]
             if not booking.over:
