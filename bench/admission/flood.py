@@ -140,16 +140,9 @@ def _of(result: Result, names: set[tuple[str, str]]) -> Tally:
 _ENGINE = Load(Scenario("crowd", "", lambda chance, requests: iter(())))
 
 
-def moved(seen: list[Seen]) -> tuple[float, list[float]]:
-    """(p99 of the first token over what it is alone, over all seeds together; the same of each seed, ascending)."""
-    alone, together = Histogram(), Histogram()
-    for one in seen:
-        assert one.alone is not None
-        assert one.together is not None
-        alone.add_all(one.alone)
-        together.add_all(one.together)
-    each = sorted(_ratio(one.alone, one.together) for one in seen if one.alone and one.together)
-    return _ratio(alone, together), each
+def moved(seen: list[Seen]) -> list[float]:
+    """p99 of the first token over what it is alone, of each seed."""
+    return [_ratio(one.alone, one.together) for one in seen if one.alone is not None and one.together is not None]
 
 
 def jain(held: dict[str, float]) -> float:

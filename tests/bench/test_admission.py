@@ -98,7 +98,7 @@ def test_jains_index_is_one_for_equals_and_a_fourth_for_one_of_four(bench: dict[
     assert jain({"a": 5.0, "b": 0.0, "c": 0.0, "d": 0.0}) == 0.25
 
 
-def test_the_move_is_that_of_all_seeds_together(bench: dict[str, ModuleType]) -> None:
+def test_a_crowd_is_judged_by_its_median_and_by_its_worst_seed(bench: dict[str, ModuleType]) -> None:
     flood = bench["flood"]
 
     def seen(alone_ns: int, together_ns: int) -> Any:
@@ -107,5 +107,12 @@ def test_the_move_is_that_of_all_seeds_together(bench: dict[str, ModuleType]) ->
             histogram.add(value, 100)
         return flood.Seen(*histograms, 0, 0, {})
 
-    ratio, each = flood.moved([seen(1000, 1000), seen(500, 1500)])
-    assert (ratio, each) == (1.5, [1.0, 3.0])
+    crowds = {
+        "flood": [seen(1000, 1000), seen(500, 1500), seen(1000, 1050)],
+        "equal": [flood.Seen(None, None, 0, 0, {"a": 1.0, "b": 0.0})],
+    }
+    lines = {line.name: line for line in bench["judge"].lines_of([], crowds)}
+    name = f"{flood.CROWDS['flood'].summary}: p99 TTFT / alone"
+    assert (lines[f"{name}, median seed"].measured, lines[f"{name}, median seed"].holds) == (1.05, True)
+    assert lines[f"{name}, worst seed"][2:] == (3.0, "seed 2", False)
+    assert [line.measured for name, line in lines.items() if "Jain" in name] == [0.5]
