@@ -1,9 +1,11 @@
-"""Admission policies beside one another: every scenario, several seeds, and a sweep over vLLM's own flags.
+"""Admission policies beside one another, and every acceptance line of admission judged in one table.
 
-`make bench-admission`. Nothing is set by hand for any scenario: every gate runs with its defaults. Prints one Markdown
-table and whether each line that is aimed at is held or missed.
+`make bench-admission`. Nothing is set by hand for any scenario: every gate runs with its defaults. Three parts: every
+scenario with every policy and a sweep over vLLM's own flags; every scenario again with clients who come back when they
+are told to (up to RETRIES times); and crowds in which one tenant or class floods others. Exit 0, but with --strict 1
+if a line is missed.
 
-    python bench/admission/run.py [--seeds 3] [--scenarios steady,drifting] [--others] [--policies learned,oracle]
+    python bench/admission/run.py [--quick] [--seeds 3] [--scenarios steady,drifting] [--others] [--strict]
 """
 
 import argparse
@@ -13,61 +15,51 @@ import os
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import judge
+import scenario_rows
+from flood import CROWDS, Seen, watch
 from loads import OTHERS, load_of
+from scenario_rows import POLICIES, SWEEP, Document, Row
 
 from kvbudget.simulate.policies import contender
 from kvbudget.simulate.run import simulate
 from kvbudget.simulate.scenarios import SCENARIOS
 
-POLICIES = ("none", "worst-case", "trajectory", "learned", "oracle")
-SWEEP = (
-    *(f"max-num-queued-reqs={n}{mark}" for n in (24, 40, 64, 96, 128) for mark in ("", "+watermark=0.05")),
-    *(f"max-num-queued-tokens={n}+watermark=0.05" for n in (5_000, 10_000, 20_000, 40_000)),
-    "watermark=0.01",
-    "watermark=0.05",
-)
-OF_ORACLE, OF_NONE, OF_SWEEP = 0.95, 0.99, 1.0
-NEEDED_NO_GATE = 0.99  # the share of good answers from which on no gate was needed
-MOST_PREEMPTED_MEAN, MOST_PREEMPTED = 0.001, 0.01
-AT_ONCE, TOLD_TO_HINDSIGHT = 0.80, 1.5
+RETRIES = 5
+QUICK_SWEEP = ("max-num-queued-reqs=64+watermark=0.05", "max-num-queued-tokens=10000+watermark=0.05", "watermark=0.05")
 
 
 class Cell(NamedTuple):
-    """One run."""
+    """One run. `retries` None: as the scenario has them; `policy` "crowd": `load` is one of CROWDS."""
 
     load: str
     seed: int
     policy: str
+    retries: int | None = None
 
 
-class Mean(NamedTuple):
-    """One policy in one scenario, over all seeds."""
-
-    goodput: float  # tokens/s of good answers
-    slo: float
-    preempted: float  # of all requests
-    refused: float
-    ttft99_s: float
-    pool_use: float
-
-
-def run(cell: Cell) -> tuple[Cell, dict[str, Any]]:
-    """The document of one run."""
+def run(cell: Cell) -> tuple[Cell, Any]:
+    """What came of it: a document, or Seen of a crowd."""
+    if cell.policy == "crowd":
+        return cell, watch(cell.load, cell.seed)
     load = load_of(cell.load)
+    settings = load.settings()
+    if cell.retries is not None:
+        settings = replace(settings, clients=replace(settings.clients, retries=cell.retries))
     requests = load.scenario.load(random.Random(cell.seed), load.scenario.requests)
-    result = simulate(requests, load.settings(), contender(cell.policy), random.Random(cell.seed + 1))
-    return cell, result.document()
+    return cell, simulate(requests, settings, contender(cell.policy), random.Random(cell.seed + 1)).document()
 
 
-def run_all(cells: list[Cell], jobs: int) -> dict[Cell, dict[str, Any]]:
+def run_all(cells: list[Cell], jobs: int) -> dict[Cell, Any]:
     """All of them, in `jobs` processes."""
-    found: dict[Cell, dict[str, Any]] = {}
+    found: dict[Cell, Any] = {}
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for cell, document in pool.imap_unordered(run, cells, chunksize=4):
-            found[cell] = document
+        for cell, outcome in pool.imap_unordered(run, cells, chunksize=4):
+            found[cell] = outcome
             if sys.stderr.isatty():
                 print(f"\r{len(found)}/{len(cells)} runs", end="", file=sys.stderr)
     if sys.stderr.isatty():
@@ -75,177 +67,76 @@ def run_all(cells: list[Cell], jobs: int) -> dict[Cell, dict[str, Any]]:
     return found
 
 
-def mean_of(documents: list[dict[str, Any]]) -> Mean:
-    """Means over seeds."""
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
-    return Mean(
-        mean([one["goodput_tokens_per_s"] for one in documents]),
-        mean([one["slo_fraction"] for one in documents]),
-        sum(one["preemptions"] for one in documents) / sum(one["requests"] for one in documents),
-        mean([one["refused"] / one["requests"] for one in documents]),
-        mean([one["ttft_s"]["p99"] or 0.0 for one in documents]),
-        mean([one["pool_use_mean"] or 0.0 for one in documents]),
-    )
-
-
-class Row:
-    """One scenario with all its contenders."""
-
-    def __init__(self, load: str, documents: dict[str, list[dict[str, Any]]]) -> None:
-        self.load = load
-        self.means = {policy: mean_of(found) for policy, found in documents.items()}
-        sweep = [policy for policy in self.means if policy in SWEEP]
-        self.best_flag = max(sweep, key=lambda policy: self.means[policy].goodput) if sweep else None
-
-    def ratio(self, other: str | None, policy: str = "learned") -> float | None:
-        """Goodput of `policy` over that of the other; None where one was not run."""
-        if policy not in self.means or other not in self.means:
-            return None
-        return self.means[policy].goodput / max(1e-9, self.means[other].goodput)
-
-    @property
-    def no_gate_needed(self) -> bool:
-        """Whether the bare engine served practically everybody well."""
-        return "none" in self.means and self.means["none"].slo >= NEEDED_NO_GATE
-
-    def misses(self) -> list[str]:
-        """Which acceptance lines this scenario misses."""
-        missed = []
-        for name, other, least in (("oracle", "oracle", OF_ORACLE), ("flags", self.best_flag, OF_SWEEP)):
-            ratio = self.ratio(other)
-            if ratio is not None and ratio < least:
-                missed.append(f"{name} {ratio:.3f}")
-        ratio = self.ratio("none")
-        if self.no_gate_needed and ratio is not None and ratio < OF_NONE:
-            missed.append(f"none {ratio:.3f}")
-        if "learned" in self.means and self.means["learned"].preempted > MOST_PREEMPTED:
-            missed.append(f"preempted {self.means['learned'].preempted:.2%}")
-        return missed
-
-
-def table(rows: list[Row]) -> list[str]:
-    """Markdown."""
-    lines = [
-        "| scenario | none | worst-case | trajectory | **learned** | oracle | best flags | learned/oracle | "
-        "learned/flags | learned/none | preempted | refused | TTFT p99 s | pool | misses |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        goodputs = [_number(row.means[name].goodput) if name in row.means else "" for name in POLICIES]
-        flags = f"{row.means[row.best_flag].goodput:,.0f} ({_short(row.best_flag)})" if row.best_flag else ""
-        ratios = [_ratio(row.ratio(other)) for other in ("oracle", row.best_flag, "none")]
-        ours = row.means.get("learned")
-        rest = ["", "", "", ""]
-        if ours is not None:
-            rest = [f"{ours.preempted:.2%}", f"{ours.refused:.0%}", f"{ours.ttft99_s:.2f}", f"{ours.pool_use:.0%}"]
-        note = ", ".join(row.misses()) or "-"
-        lines.append("| " + " | ".join([row.load, *goodputs, flags, *ratios, *rest, note]) + " |")
-    return lines
-
-
-def judged(rows: list[Row], told: dict[str, float | int | None]) -> list[str]:
-    """Every line that is aimed at with what was measured, and whether it holds."""
-    checks: list[tuple[str, float, bool]] = []
-
-    def least(name: str, values: list[float | None], bound: float) -> None:
-        known = [value for value in values if value is not None]
-        if known:
-            checks.append((f"{name} >= {bound}: the least", min(known), min(known) >= bound))
-
-    least("learned / oracle", [row.ratio("oracle") for row in rows], OF_ORACLE)
-    least("learned / best of vLLM's flags", [row.ratio(row.best_flag) for row in rows], OF_SWEEP)
-    least(
-        "learned / no gate, where none was needed", [row.ratio("none") for row in rows if row.no_gate_needed], OF_NONE
-    )
-    preempted = [row.means["learned"].preempted for row in rows if "learned" in row.means]
-    if preempted:
-        average = sum(preempted) / len(preempted)
-        checks.append(("requests preempted <= 0.1 %: mean", average, average <= MOST_PREEMPTED_MEAN))
-        checks.append(("requests preempted <= 1 %: most", max(preempted), max(preempted) <= MOST_PREEMPTED))
-    if told["at_once"] is not None:
-        checks.append(("who returns when told is let in at once >= 80 %", told["at_once"], told["at_once"] >= AT_ONCE))
-    if told["ratio"] is not None:
-        told_well = told["ratio"] <= TOLD_TO_HINDSIGHT
-        checks.append(("told time / hindsight <= 1.5: median", told["ratio"], told_well))
-    return [f"- {'holds ' if good else 'MISSED'}  {name} {value:.4f}" for name, value, good in checks]
-
-
-def retry_times(documents: list[dict[str, Any]]) -> dict[str, float | int | None]:
-    """Retry-After of `learned`, over all runs: share let in at once, and the median of told over hindsight."""
-    told = [one["retry_after"] for one in documents]
-    returned = sum(one["returned"] for one in told)
-    ratios = sorted(one["told_to_hindsight"] for one in told if one["told_to_hindsight"] is not None)
-    return {
-        "at_once": sum(one["admitted_at_once"] for one in told) / returned if returned else None,
-        "ratio": ratios[len(ratios) // 2] if ratios else None,
-        "returned": returned,
-    }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Exit 1: an acceptance line is missed."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--scenarios", default="", help="default: all")
+    parser.add_argument("--scenarios", default="", help="default: all; none of the crowds then")
     parser.add_argument("--others", action="store_true", help="also loads that nothing was ever tuned on")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--no-sweep", action="store_true", help="leave out vLLM's flags")
+    parser.add_argument("--quick", action="store_true", help="one seed, three settings of vLLM's flags")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if an acceptance line is missed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, help="runs by policies other than learned and oracle are kept here")
-    parser.add_argument("--out", type=Path, help="also write the table here")
-    args = parser.parse_args(arguments)
-    names = [*SCENARIOS, *(OTHERS if args.others else ())]
-    if args.scenarios:
-        names = args.scenarios.split(",")
-    policies = [*args.policies.split(","), *(() if args.no_sweep else SWEEP)]
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    parser.add_argument("--out", type=Path, help="also write the tables here")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The tables on stdout."""
+    args = parsed(arguments)
+    names = args.scenarios.split(",") if args.scenarios else [*SCENARIOS, *(OTHERS if args.others else ())]
+    crowds = [] if args.scenarios else list(CROWDS)
+    sweep = () if args.no_sweep else QUICK_SWEEP if args.quick else SWEEP
+    policies = [*args.policies.split(","), *sweep]
+    seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     cells = [Cell(name, seed, policy) for name in names for seed in seeds for policy in policies]
+    returning = ["learned"] if "learned" in policies else []
+    cells += [Cell(name, seed, policy, RETRIES) for name in names for seed in seeds for policy in returning]
+    cells += [Cell(name, seed, "crowd") for name in crowds for seed in seeds]
     started = time.monotonic()
-    found = _kept(args.keep)
+    found: dict[Cell, Any] = dict(_kept(args.keep))
     found |= run_all([cell for cell in cells if cell not in found], args.jobs)
     _keep(args.keep, found)
     rows = [
-        Row(name, {policy: [found[Cell(name, seed, policy)] for seed in seeds] for policy in policies})
+        Row(
+            name,
+            {policy: [found[Cell(name, seed, policy)] for seed in seeds] for policy in policies},
+            [found[Cell(name, seed, policy, RETRIES)] for seed in seeds for policy in returning],
+        )
         for name in names
     ]
-    learned = [found[cell] for cell in cells if cell.policy == "learned"]
-    verdict = judged(rows, retry_times(learned)) if learned else []
-    head = (
-        f"{len(cells)} runs in {time.monotonic() - started:.0f} s; SLO goodput in tokens/s, means of {args.seeds} seeds"
-    )
-    text = "\n".join([head, "", *table(rows), "", *verdict])
+    seen: dict[str, list[Seen]] = {name: [found[Cell(name, seed, "crowd")] for seed in seeds] for name in crowds}
+    lines = judge.lines_of(rows, seen) if returning else []
+    seconds = time.monotonic() - started
+    text = "\n".join([
+        f"{len(cells)} runs in {seconds:.0f} s by {args.jobs} processes; SLO goodput in tokens/s, means over "
+        f"{len(seeds)} seeds from {args.first_seed} on; returns: of those who come when told how many are let in at "
+        "once, and told time / hindsight of how many",
+        "",
+        *scenario_rows.table(rows),
+        "",
+        *judge.table(lines),
+    ])  # fmt: skip
     print(text)
     if args.out is not None:
         args.out.write_text(text + "\n", encoding="utf-8")
-    return 0
+    return int(args.strict and not all(line.holds for line in lines))
 
 
-def _kept(path: Path | None) -> dict[Cell, dict[str, Any]]:
+def _kept(path: Path | None) -> dict[Cell, Document]:
     if path is None or not path.exists():
         return {}
     return {Cell(*key): document for key, document in json.loads(path.read_text(encoding="utf-8"))}
 
 
-def _keep(path: Path | None, found: dict[Cell, dict[str, Any]]) -> None:
+def _keep(path: Path | None, found: dict[Cell, Any]) -> None:
     if path is not None:
-        fixed = [[list(cell), document] for cell, document in found.items() if cell.policy not in ("learned", "oracle")]
+        ours = ("learned", "oracle", "crowd")
+        fixed = [[list(cell), document] for cell, document in found.items() if cell.policy not in ours]
         path.write_text(json.dumps(fixed), encoding="utf-8")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _short(flags: str) -> str:
-    return flags.replace("max-num-queued-", "").replace("watermark", "wm")
 
 
 if __name__ == "__main__":

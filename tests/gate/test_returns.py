@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from kvbudget.gate.events import Arrived
+from kvbudget.gate.return_pace import FEW_SHARE, PROBES, START_SHARE
 from kvbudget.gate.returns import (
     EARLY_NS,
-    FEW_SHARE,
     LATE_NS,
+    MOST_ACCOUNTS,
     MOST_BOOKED,
-    MOST_UNKNOWN,
-    PART,
-    START_SHARE,
+    MOST_KEPT,
+    MOST_KEPT_FOR_ONE,
     Returns,
 )
 
@@ -21,14 +21,14 @@ SECOND = 10**9
 
 
 def told(returns: Returns, event: Arrived, now_ns: int = 0, wait_ns: int = 4 * SECOND, blocks: int = 40) -> int:
-    return returns.tell(event, wait_ns, 96 * SECOND, blocks, 7, now_ns)
+    return returns.tell(event, wait_ns, 96 * SECOND, blocks, blocks, 7, now_ns)
 
 
 def many_come_back(returns: Returns, arrive: Arrive) -> None:
     for number in range(40):
-        wait_ns = told(returns, arrive("a", 100, 20), number * 10 * SECOND)
-        assert returns.claim(arrive("a.2", 100, 20), number * 10 * SECOND + wait_ns) is not None
-    assert returns.share > 0.9
+        wait_ns = told(returns, arrive("a", 100, 20), number * 100 * SECOND)
+        assert returns.claim(arrive("a.2", 100, 20), number * 100 * SECOND + wait_ns) is not None
+    assert returns.share.of_all > 0.9
 
 
 def test_who_comes_when_told_is_known_again_once(arrive: Arrive) -> None:
@@ -37,6 +37,7 @@ def test_who_comes_when_told_is_known_again_once(arrive: Arrive) -> None:
     booking = returns.claim(arrive("a.2", 100, 20), wait_ns)
     assert booking is not None
     assert booking.number == 7
+    assert booking.promised
     assert returns.claim(arrive("a.3", 100, 20), wait_ns) is None
 
 
@@ -52,51 +53,79 @@ def test_too_early_is_no_return_and_too_late_is_none_either(arrive: Arrive) -> N
     wait_ns = told(returns, arrive("a", 100, 20))
     assert returns.claim(arrive("b", 100, 20), wait_ns - EARLY_NS - 1) is None
     assert returns.claim(arrive("c", 100, 20), wait_ns + wait_ns // 4 + LATE_NS + 1) is None
-    assert returns.share < START_SHARE * 15 / 16  # and the two who came early say that it was chance
+    assert returns.share.of_all < START_SHARE / 2
 
 
 def test_nobody_is_told_less_than_room_is_expected_in_or_more_than_the_most(arrive: Arrive) -> None:
     returns = Returns()
     many_come_back(returns, arrive)
-    now_ns = 1000 * SECOND
-    waits = [returns.tell(arrive("a"), 4 * SECOND, 60 * SECOND, 1, 0, now_ns) for _ in range(300)]
+    now_ns = 10_000 * SECOND
+    waits = [returns.tell(arrive("a"), 4 * SECOND, 60 * SECOND, 40, 40, 0, now_ns) for _ in range(300)]
     assert waits[0] == 4 * SECOND
     assert waits == sorted(waits)
     assert waits[-1] == 60 * SECOND
 
 
-def test_before_it_is_known_whether_anybody_comes_back_nobody_is_told_much_more_than_is_expected(
+def test_who_is_told_the_most_is_not_expected_as_there_is_no_room_left_to_promise(arrive: Arrive) -> None:
+    returns = Returns()
+    many_come_back(returns, arrive)
+    now_ns = 10_000 * SECOND
+    waits = [told(returns, arrive(f"a{number}", 100 + number), now_ns) for number in range(100)]
+    last = waits.index(96 * SECOND)
+    assert returns.claim(arrive("due", 100 + last - 1), now_ns + waits[last - 1]) is not None
+    assert returns.claim(arrive("late", 100 + last), now_ns + waits[last]) is None
+
+
+def test_tenants_and_classes_do_not_wait_for_those_of_others(arrive: Arrive) -> None:
+    returns = Returns()
+    many_come_back(returns, arrive)
+    now_ns = 10_000 * SECOND
+    for number in range(50):
+        told(returns, arrive("a", 100 + number), now_ns)
+    assert told(returns, arrive("b", tenant="b"), now_ns) == 4 * SECOND
+    assert told(returns, arrive("c", priority=1), now_ns) == 4 * SECOND
+
+
+def test_the_first_are_told_what_is_expected_so_that_it_is_soon_known_whether_anybody_comes_back(
     arrive: Arrive,
 ) -> None:
     returns = Returns()
-    waits = [returns.tell(arrive(f"a{n}", 16 + n), 4 * SECOND, 60 * SECOND, 1, 0, 0) for n in range(300)]
-    assert max(waits) == MOST_UNKNOWN * 4 * SECOND
+    waits = [told(returns, arrive(f"a{n}", 16 + n)) for n in range(300)]
+    assert waits[:PROBES] == [4 * SECOND] * PROBES
+    assert waits == sorted(waits)
+    assert waits[-1] == 96 * SECOND
+    when_known_ns = 4 * SECOND + SECOND + LATE_NS + 1
+    assert told(returns, arrive("b"), when_known_ns) == 4 * SECOND
 
 
 def test_who_asks_for_the_same_all_the_time_is_not_taken_for_one_who_comes_back(arrive: Arrive) -> None:
     returns = Returns()
-    claimed = 0
+    claimed = []
     for tenth in range(600):  # ten a second, all alike, and all refused
         now_ns = tenth * SECOND // 10
-        claimed += returns.claim(arrive("a"), now_ns) is not None
-        waited_ns = returns.tell(arrive("a"), 4 * SECOND, 60 * SECOND, 1, 0, now_ns)
-    assert claimed > 300
-    assert returns.share < FEW_SHARE
+        booking = returns.claim(arrive("a"), now_ns)
+        if booking is not None:
+            claimed.append(booking)
+        waited_ns = told(returns, arrive("a"), now_ns)
+    assert len(claimed) > 300
+    assert not any(booking.promised for booking in claimed[100:])  # no more than those who wait
+    assert returns.share.of_all < FEW_SHARE
     assert waited_ns == 4 * SECOND
 
 
-def test_who_is_told_later_comes_later_at_a_part_of_the_pace_at_which_requests_are_let_in(arrive: Arrive) -> None:
-    returns = Returns()
-    for number in range(400):
-        returns.let_in(number * SECOND // 10)  # ten a second
-    now_ns = 40 * SECOND
-    assert returns.pace_ns(now_ns) == pytest.approx(SECOND / 10, rel=0.05)
-    first, second = told(returns, arrive("a"), now_ns), told(returns, arrive("b"), now_ns)
-    assert second - first == pytest.approx(START_SHARE * SECOND / 10 / PART, rel=0.05)
-
-
-def test_before_anybody_was_let_in_the_pace_is_a_second() -> None:
-    assert Returns().pace_ns(0) == pytest.approx(SECOND, rel=0.06)
+def test_who_is_told_later_comes_later_the_slower_requests_are_let_in(arrive: Arrive) -> None:
+    gaps = []
+    for per_s in (10, 20):
+        returns = Returns()
+        many_come_back(returns, arrive)
+        now_ns = 10_000 * SECOND
+        for number in range(20 * per_s):
+            returns.let_in(arrive("x"), 40, now_ns - 20 * SECOND + number * SECOND // per_s)
+        for number in range(10):
+            told(returns, arrive("a", 100 + number), now_ns)
+        first, second = told(returns, arrive("y"), now_ns), told(returns, arrive("z", 17), now_ns)
+        gaps.append(second - first)
+    assert gaps[0] > 1.5 * gaps[1] > 0
 
 
 def test_room_is_kept_when_somebody_is_due_and_given_up_when_nobody_came(arrive: Arrive) -> None:
@@ -105,8 +134,18 @@ def test_room_is_kept_when_somebody_is_due_and_given_up_when_nobody_came(arrive:
     assert returns.kept_blocks(1000, wait_ns - EARLY_NS - 1) == 0
     share = START_SHARE
     assert returns.kept_blocks(1000, wait_ns) == int(40 * share + 40 * (share * (1 - share)) ** 0.5)
-    assert returns.kept_blocks(100, wait_ns) == 10  # a tenth of the pool at most
     assert returns.kept_blocks(1000, wait_ns + wait_ns // 4 + LATE_NS + 1) == 0
+
+
+def test_what_is_kept_is_bounded_for_many_and_for_one_that_is_large(arrive: Arrive) -> None:
+    returns = Returns()
+    for number in range(30):
+        wait_ns = returns.tell(arrive("a", 100 + number), 4 * SECOND, 96 * SECOND, 40, 0, number, 0)
+    assert returns.kept_blocks(1000, wait_ns) == MOST_KEPT * 1000
+    returns = Returns()
+    wait_ns = told(returns, arrive("a"), blocks=200)
+    assert returns.kept_blocks(1000, wait_ns) == 200
+    assert returns.kept_blocks(600, wait_ns) == MOST_KEPT_FOR_ONE * 600
 
 
 def test_who_came_needs_no_room_kept_any_more(arrive: Arrive) -> None:
@@ -119,6 +158,8 @@ def test_who_came_needs_no_room_kept_any_more(arrive: Arrive) -> None:
     assert 0 < returns.kept_blocks(10_000, both_due_ns) < for_both
     assert returns.claim(arrive("b.2", 99), both_due_ns) is not None
     assert returns.kept_blocks(10_000, both_due_ns) == 0
+    told(returns, arrive("c", 98), both_due_ns)
+    assert returns.kept_blocks(10_000, both_due_ns) == 0
 
 
 def test_where_nobody_comes_back_nothing_is_kept_and_nobody_waits_for_others(arrive: Arrive) -> None:
@@ -127,31 +168,37 @@ def test_where_nobody_comes_back_nothing_is_kept_and_nobody_waits_for_others(arr
         told(returns, arrive("a", 16 + number), number * 100 * SECOND)
     now_ns = 40 * 100 * SECOND
     assert returns.claim(arrive("z"), now_ns) is None  # looks at what has passed
-    assert returns.share < FEW_SHARE
+    assert returns.share.of_all < FEW_SHARE
     first, second = told(returns, arrive("a"), now_ns), told(returns, arrive("b", 99), now_ns)
     assert second - first < SECOND
     assert returns.kept_blocks(1000, now_ns + first) == 0
+    booking = returns.claim(arrive("a"), now_ns + first)
+    assert booking is not None
+    assert not booking.promised
 
 
 def test_equal_requests_take_the_first_due_place_each(arrive: Arrive) -> None:
     returns = Returns()
-    first, second = told(returns, arrive("a")), told(returns, arrive("a"))
-    assert second > first + EARLY_NS
-    assert returns.claim(arrive("a.2"), first) is not None
-    assert returns.claim(arrive("a.3"), first) is None
-    assert returns.claim(arrive("a.4"), second) is not None
-
-
-def test_who_came_early_for_its_room_is_not_given_more_later(arrive: Arrive) -> None:
-    returns = Returns()
-    wait_ns = told(returns, arrive("a"))
-    assert returns.claim(arrive("a.2"), wait_ns - EARLY_NS) is not None
-    told(returns, arrive("b", 99), wait_ns)
-    assert returns.kept_blocks(1000, wait_ns + SECOND) == 0
+    first = [told(returns, arrive("a")) for _ in range(PROBES + 1)]
+    assert first[-1] > first[0] + EARLY_NS
+    for _ in range(PROBES):
+        assert returns.claim(arrive("a.2"), first[0]) is not None
+    assert returns.claim(arrive("a.3"), first[0]) is None
+    assert returns.claim(arrive("a.4"), first[-1]) is not None
 
 
 def test_a_storm_of_refusals_is_not_remembered_without_bound(arrive: Arrive) -> None:
     returns = Returns()
-    for _ in range(MOST_BOOKED + 100):
-        told(returns, arrive("a"))
+    for number in range(MOST_BOOKED + 100):
+        told(returns, arrive("a", tenant=f"t{number}"))
     assert returns._booked == MOST_BOOKED
+    assert len(returns._paces) == MOST_ACCOUNTS
+
+
+def test_who_is_new_is_expected_as_others_are(arrive: Arrive) -> None:
+    returns = Returns()
+    for number in range(40):
+        told(returns, arrive("a", 16 + number), number * 100 * SECOND)
+    now_ns = 40 * 100 * SECOND
+    waits = [told(returns, arrive("b", 16 + number, tenant="b"), now_ns) for number in range(50)]
+    assert set(waits) == {4 * SECOND}

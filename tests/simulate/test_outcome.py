@@ -56,15 +56,62 @@ def test_tenants_are_told_apart_up_to_a_hundred() -> None:
     assert sum(part["requests"] for part in tenants.values()) == result.document()["requests"] == 151
 
 
+def came_by(number: int, tokens: int, tenant: str = "default", priority: int = 0) -> Client:
+    return Client(number, request(0, tokens - 50, 50, tenant=tenant, priority=priority))
+
+
 def test_times_told_are_held_against_the_time_at_which_as_much_was_let_in() -> None:
     times = RetryTimes()
-    times.was_told(500, 4 * SECOND, 0)
-    times.was_told(900, 8 * SECOND, 0)
-    times.let_in_at_once(600, 2 * SECOND)  # the first could have come in then, of the second nothing is known
+    times.was_told(came_by(1, 500), 4 * SECOND, 0)
+    times.was_told(came_by(2, 900), 8 * SECOND, 0)
+    # The first could have come in then, of the second nothing is known.
+    times.came(came_by(3, 600), 2 * SECOND, as_told=False, at_once=True)
     document = times.document()
     assert document["hindsight_s"]["p50"] == pytest.approx(2, rel=1e-3)
     assert document["told_to_hindsight"] == pytest.approx(2, rel=1e-3)
-    assert document["told"] == 2
+    assert (document["told"], document["hindsight_known"]) == (2, 1)
+
+
+def test_one_that_is_let_in_stands_for_one_that_was_refused_the_first_of_its_tenant_and_class() -> None:
+    times = RetryTimes()
+    for number, told_s in enumerate((2, 6, 9)):
+        times.was_told(came_by(number, 500), told_s * SECOND, 0)
+    for other in (came_by(7, 600, tenant="b"), came_by(8, 600, priority=1)):
+        times.came(other, SECOND, as_told=False, at_once=True)
+    assert times.document()["hindsight_known"] == 0
+    times.came(came_by(9, 600), 2 * SECOND, as_told=False, at_once=True)
+    assert times.document()["hindsight_known"] == 1
+    assert times.document()["told_to_hindsight"] == pytest.approx(1, rel=1e-3)
+    times.came(came_by(10, 600), 2 * SECOND, as_told=False, at_once=False)
+    assert times.document()["hindsight_known"] == 1
+
+
+def test_who_comes_back_and_is_let_in_knows_its_own_time_and_nobody_elses() -> None:
+    times = RetryTimes()
+    one = came_by(1, 500)
+    times.was_told(one, 4 * SECOND, 0)
+    times.was_told(came_by(2, 500), 4 * SECOND, 0)
+    times.came(one, 5 * SECOND, as_told=True, at_once=True)
+    times.came(one, 9 * SECOND, as_told=True, at_once=False)
+    document = times.document()
+    assert (document["hindsight_known"], document["returned"], document["admitted_at_once"]) == (1, 2, 1)
+    assert document["told_to_hindsight"] == pytest.approx(0.8, rel=1e-3)
+    times.came(came_by(3, 500), 10 * SECOND, as_told=False, at_once=True)  # skips whose time is known
+    assert times.document()["hindsight_known"] == 2
+
+
+def test_no_time_below_a_second_could_have_been_told() -> None:
+    times = RetryTimes()
+    times.was_told(came_by(1, 500), SECOND, 0)
+    times.came(came_by(2, 500), SECOND // 10, as_told=False, at_once=True)
+    assert times.document()["told_to_hindsight"] == pytest.approx(1, rel=1e-3)
+
+
+def test_tokens_are_counted_for_as_long_as_answers_held_them() -> None:
+    result = Result("none", Slo())
+    ended(result, SECOND, 3 * SECOND, tenant="a")  # 100 of the prompt, and half of 50
+    ended(result, None, 3 * SECOND, Ending.TIMED_OUT, tenant="a")
+    assert result.document()["tenants"]["a"]["held_token_s"] == 250
 
 
 def test_recomputed_and_cached_tokens_of_a_run_add_up_with_what_was_scheduled() -> None:

@@ -173,6 +173,13 @@ class Fairness:
             return False, kept
         return kept is None or self._borrower_waits is None or priority < self._borrower_waits, kept
 
+    def allows_booked(self, event: Arrived, peak_blocks: int, now_ns: int) -> tuple[bool, Kept | None]:
+        """The same for one who comes back when told: it has waited its turn, so that neither the lane of prompts nor
+        those who wait hold it up. There are few of them (`gate.return_pace`)."""
+        if self.limits is not None and not self.limits.has_blocks(event.tenant, peak_blocks):
+            return False, None
+        return True, self.kept_from(event, now_ns) if len(self._ledger) else None
+
     def lacks_room(self, event: Arrived, priority: int, kept: Kept | None) -> bool:
         """There was no room for it; whether the pool has none, or only what others need is in its way."""
         if kept is None:

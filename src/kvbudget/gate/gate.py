@@ -206,17 +206,20 @@ class Gate:
             return [*commands, self._reject(event, at_limit[0], now_ns, retry_after_ns=at_limit[1])]
         self.fairness.arrived(event, footprint, now_ns)
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
-        booked = booking is not None
+        promised = booking is not None and booking.promised
         needed: Blocks | None = None
         first = self.comes_first(event, now_ns)
         lacks_room = False
-        tried = booked or first or self.overtaking.worth_trying(footprint, peak_blocks, now_ns)
+        tried = booking is not None or first or self.overtaking.worth_trying(footprint, peak_blocks, now_ns)
         if tried and now_ns >= self.busy_until_ns:
-            allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+            if promised:
+                allowed, kept = self.fairness.allows_booked(event, peak_blocks, now_ns)
+            else:
+                allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
             if allowed:
-                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
+                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
                 lacks_room = first and needed is None and kept is None
-                if not (booked or first):
+                if booking is None and not first:
                     needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
@@ -263,8 +266,7 @@ class Gate:
         *,
         lacks_room: bool,
     ) -> list[Command]:
-        booked = booking is not None
-        place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booked)
+        place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booking is not None)
         if isinstance(place, NoPlace):
             refused = self._reject_for_now(event, footprint, place.refusal, now_ns)
             if place.refusal is Refusal.QUEUE_FULL:
@@ -278,7 +280,7 @@ class Gate:
         number = self.queue.next_number() if booking is None else booking.number
         waiting = Waiting(
             event, footprint, peak_blocks, now_ns, place.deadline_ns, (event.priority, number), place.demand,
-            place.expected_ns, booked,
+            place.expected_ns, booking is not None and booking.promised,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
@@ -291,8 +293,8 @@ class Gate:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks, now_ns: int, waited_ns: int
     ) -> Forward:
         made = self.promises.make(event, footprint, peak_blocks, needed, now_ns)
-        self.returns.let_in(now_ns)
         if self.config.policy is Policy.LEARNED:
+            self.returns.let_in(event, peak_blocks, now_ns)
             self.learned.forwarded(event, made, self.ledger.unseen_prompt_tokens, now_ns)
         self.fairness.forwarded(event, made, now_ns)
         return Forward(event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns)

@@ -24,6 +24,8 @@ from kvbudget.units import Blocks, Tokens
 RECHECK_NS: Final = 20_000_000
 # Who takes back what others borrowed needs less caution: their answers end, and they leave room for it.
 LENDER_CAUTION: Final = 0.3
+# So does who comes back when told, of whom there are few at a time: those who come after it wait until it fits again.
+BOOKED_CAUTION: Final = 0.3
 
 
 class Promises:
@@ -106,7 +108,7 @@ class Promises:
                 return sum_of_peaks
             trusted = kept is None and self._fairness.trusts(event, now_ns)
             coming = 0 if booked or trusted else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
-            caution = LENDER_CAUTION if trusted else 1.0
+            caution = LENDER_CAUTION if trusted else BOOKED_CAUTION if booked else 1.0
             return self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept, caution)
         needed = promise_with(
             self._config.policy,

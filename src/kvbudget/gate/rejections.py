@@ -6,6 +6,7 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.expectation import MAX_WAIT_NS, Expectation
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.parking import Parking
+from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.queue import Queue
 from kvbudget.gate.refusals import Refusal
@@ -85,11 +86,14 @@ class Rejections:
             wait_ns = self.turnover_ns(event, footprint, now_ns)
         own_wait_ns = self._own_turnover_ns(event, footprint, now_ns)
         soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
-        if not self._promises.by_lengths:
+        if self._config.policy is not Policy.LEARNED:
             return soonest_ns
-        credit = self._promises.credit(event, footprint)
-        blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
-        return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, self._queue.next_number(), now_ns)
+        blocks = peak_blocks = footprint.peak_blocks(self._ledger.layout)
+        if self._promises.by_lengths:
+            credit = self._promises.credit(event, footprint)
+            blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
+        number = self._queue.next_number()
+        return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, peak_blocks, number, now_ns)
 
     def _tenant_blocks(self, event: Arrived, refusal: Refusal) -> int:
         if refusal not in (Refusal.TENANT_BLOCKS, Refusal.TENANT_TOO_LARGE):

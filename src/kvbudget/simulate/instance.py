@@ -99,12 +99,8 @@ class Instance:
             ),
             now_ns,
         )
-        times = self._result.retry_times
-        times.returned += as_told
-        if self._is_inside(client.key):
-            times.admitted_at_once += as_told
-            if not as_told:  # for whom room was kept
-                times.let_in_at_once(request.prompt_tokens + request.max_new_tokens, now_ns)
+        inside = self._is_inside(client.key)
+        self._result.retry_times.came(client, now_ns, as_told=as_told, at_once=inside)
 
     def leave(self, client: Client, now_ns: int) -> None:
         """The client gives up before its first token."""

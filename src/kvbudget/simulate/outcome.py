@@ -1,7 +1,7 @@
 """Decides what is kept of a run and what it comes to: sums and histograms, so that memory does not grow with it."""
 
-import heapq
-from collections import Counter
+from collections import Counter, deque
+from itertools import islice
 from typing import Any
 
 from kvbudget.simulate.clients import Client, Ending
@@ -12,15 +12,28 @@ SCHEMA = "kvbudget.simulate/1"
 OTHERS = "(others)"  # more tenants or classes than are told apart
 _MOST_TENANTS = 100  # that are told apart in a report, and so many classes
 _MOST_OPEN = 10_000  # refusals whose right time is still looked for
+_MOST_LOOKED_AT = 64
+_LEAST_TOLD_NS = 10**9  # Retry-After is in whole seconds, so nothing sooner could have been told
 
 
 class Tally:
     """What became of one group of requests."""
 
-    __slots__ = ("endings", "good", "good_tokens", "output_tokens", "refusals", "requests", "ttft", "useful_tokens")
+    __slots__ = (
+        "endings",
+        "good",
+        "good_tokens",
+        "output_tokens",
+        "refusals",
+        "requests",
+        "token_ns",
+        "ttft",
+        "useful_tokens",
+    )
 
     def __init__(self) -> None:
         self.requests = 0
+        self.token_ns = 0  # tokens x time that finished answers held from the first token on
         self.endings: Counter[Ending] = Counter()
         self.good = 0
         self.good_tokens = 0  # output tokens of requests that met the SLO
@@ -32,6 +45,7 @@ class Tally:
     def add(self, other: "Tally") -> None:
         """Count what became of another group as well."""
         self.requests += other.requests
+        self.token_ns += other.token_ns
         self.endings += other.endings
         self.good += other.good
         self.good_tokens += other.good_tokens
@@ -40,12 +54,15 @@ class Tally:
         self.refusals += other.refusals
         self.ttft.add_all(other.ttft)
 
-    def ended(self, client: Client, ending: Ending, output_tokens: int, *, good: bool) -> None:
+    def ended(self, client: Client, ending: Ending, output_tokens: int, now_ns: int, *, good: bool) -> None:
         """A client is done; `output_tokens` of a finished answer."""
         self.endings[ending] += 1
         if ending is Ending.FINISHED:
             self.output_tokens += output_tokens
             self.useful_tokens += client.request.prompt_tokens + output_tokens - 1  # nothing follows the last token
+            if client.first_token_ns is not None:
+                lived_ns = now_ns - client.first_token_ns
+                self.token_ns += (client.request.prompt_tokens + output_tokens // 2) * lived_ns
             if good:
                 self.good += 1
                 self.good_tokens += output_tokens
@@ -61,19 +78,42 @@ class Tally:
             "goodput_tokens_per_s": _rate(self.good_tokens, elapsed_s),
             "slo_fraction": self.good / self.requests if self.requests else None,
             "ttft_s": {"p50": _seconds(p50), "p99": _seconds(p99)},
+            "held_token_s": self.token_ns / 1e9,
             "refusals": dict(sorted(self.refusals.items())),
         }
+
+
+class Told:
+    """One refusal that told a time; `open` while the right one is still looked for."""
+
+    __slots__ = ("needed_tokens", "open", "refused_ns", "told_ns")
+
+    def __init__(self, needed_tokens: int, told_ns: int, refused_ns: int) -> None:
+        self.needed_tokens = needed_tokens
+        self.told_ns = told_ns
+        self.refused_ns = refused_ns
+        self.open = True
 
 
 class RetryTimes:
     """How honest Retry-After was.
 
     Of those who came back at the told time, how many were let in at once, or from the queue. And in hindsight: the told
-    time beside the time until somebody who came then, and needed as much or more, was let in at once (an upper bound of
-    the right time: it takes somebody to come).
+    time beside the time until somebody of its tenant and class who came unannounced, and needed as much or more, was
+    let in at once, or it came back itself and was (an upper bound of the right time: it takes somebody to come).
     """
 
-    __slots__ = ("_open", "admitted", "admitted_at_once", "hindsight", "returned", "told", "told_known")
+    __slots__ = (
+        "_known",
+        "_of",
+        "_told",
+        "admitted",
+        "admitted_at_once",
+        "hindsight",
+        "returned",
+        "told",
+        "told_known",
+    )
 
     def __init__(self) -> None:
         self.told = Histogram()
@@ -82,21 +122,39 @@ class RetryTimes:
         self.returned = 0
         self.admitted = 0
         self.admitted_at_once = 0
-        self._open: list[tuple[int, int, int]] = []  # (tokens needed, refused at, told)
+        self._of: dict[int, list[Told]] = {}  # by client
+        self._told: dict[tuple[str, int], deque[Told]] = {}  # by tenant and class, as they came
+        self._known = 0
 
-    def was_told(self, needed_tokens: int, told_ns: int, now_ns: int) -> None:
+    def was_told(self, client: Client, told_ns: int, now_ns: int) -> None:
         """A refusal told a time."""
         self.told.add(told_ns)
-        if len(self._open) < _MOST_OPEN:
-            heapq.heappush(self._open, (needed_tokens, now_ns, told_ns))
+        if self.told.total - self._known <= _MOST_OPEN:
+            told = Told(_needed(client), told_ns, now_ns)
+            self._of.setdefault(client.number, []).append(told)
+            self._told.setdefault(_account(client), deque()).append(told)
 
-    def let_in_at_once(self, needed_tokens: int, now_ns: int) -> None:
-        """Somebody who needs so much just came and was let in: whoever was refused before and needs less could be."""
-        while self._open and self._open[0][0] <= needed_tokens:
-            _, refused_ns, told_ns = heapq.heappop(self._open)
-            if now_ns > refused_ns:
-                self.told_known.add(told_ns)
-                self.hindsight.add(now_ns - refused_ns)
+    def came(self, client: Client, now_ns: int, *, as_told: bool, at_once: bool) -> None:
+        """A try has come, at the time that the last refusal told or unannounced; it was let in at once or was not."""
+        self.returned += as_told
+        if not at_once:
+            return
+        self.admitted_at_once += as_told
+        own = self._of.pop(client.number, ())
+        for told in own:
+            self._is_known(told, now_ns)
+        if as_told:
+            return  # room was kept for it, and for nobody else
+        # Whoever was refused before and needs no more could have come in its stead: one of them, the first.
+        refused, needed_tokens = self._told.get(_account(client)), _needed(client)
+        if refused is None:
+            return
+        while refused and not refused[0].open:
+            refused.popleft()
+        for told in islice(refused, _MOST_LOOKED_AT):
+            if told.open and told.needed_tokens <= needed_tokens:
+                self._is_known(told, now_ns)
+                break
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -105,12 +163,28 @@ class RetryTimes:
             "told": self.told.total,
             "told_s": {"p50": _seconds(self.told.percentile(0.5))},
             "hindsight_s": {"p50": _seconds(hindsight)},
+            "hindsight_known": self._known,
             "told_to_hindsight": told / hindsight if told is not None and hindsight else None,
             "returned": self.returned,
             "admitted": self.admitted,
             "admitted_at_once": self.admitted_at_once,
             "share_at_once": self.admitted_at_once / self.returned if self.returned else None,
         }
+
+    def _is_known(self, told: Told, now_ns: int) -> None:
+        if told.open and now_ns > told.refused_ns:
+            told.open = False
+            self._known += 1
+            self.told_known.add(told.told_ns)
+            self.hindsight.add(max(_LEAST_TOLD_NS, now_ns - told.refused_ns))
+
+
+def _needed(client: Client) -> int:
+    return client.request.prompt_tokens + client.request.max_new_tokens
+
+
+def _account(client: Client) -> tuple[str, int]:
+    return client.request.tenant, client.request.priority
 
 
 class Result:
@@ -178,7 +252,7 @@ class Result:
         self.last_ns = max(self.last_ns, now_ns)
         good = ending is Ending.FINISHED and self._is_good(client)
         for tally in self._tallies(client):
-            tally.ended(client, ending, output_tokens, good=good)
+            tally.ended(client, ending, output_tokens, now_ns, good=good)
 
     @property
     def elapsed_s(self) -> float:

@@ -114,8 +114,7 @@ class Simulation:
         result = self.result
         result.refused(client, reason.value)
         if told_ns and not hopeless:
-            request = client.request
-            result.retry_times.was_told(request.prompt_tokens + request.max_new_tokens, told_ns, now_ns)
+            result.retry_times.was_told(client, told_ns, now_ns)
         pause_ns = None
         if not hopeless:
             pause_ns = client.comes_back_in_ns(self._settings.clients, told_ns, now_ns, self._chance)
