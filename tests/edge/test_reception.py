@@ -242,3 +242,31 @@ def test_a_gate_that_stops_tells_those_who_are_counted_for(play: Play) -> None:
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
 
     play(scene, {"hold_counting": True})
+
+
+# What is seen of an answer
+
+
+@pytest.mark.parametrize(("path", "lead"), [("/v1/chat/completions", 0), ("/v1/messages", 2), ("/v1/responses", 4)])
+def test_what_comes_before_the_first_token_is_no_progress(play: Play, path: str, lead: int) -> None:
+    async def scene(stand: Stand) -> None:
+        body = {**BODIES[path], "stream": True}
+        asking = asyncio.ensure_future(stand.client.post(path, json=body))
+        await stand.until(lambda: bool(stand.engine.requests))
+        flow = next(iter(stand.service.gateway.flows))
+        await stand.until(lambda: flow.seen_events == 3 - lead)
+        (living,) = stand.service.gate.ledger
+        assert living.seen_tokens == max(0, 3 - lead)
+        stand.engine.release.set()
+        await asking
+
+    play(scene, {"count": 10, "chunks": 3, "hold": True})
+
+
+def test_each_api_key_of_anthropic_is_a_tenant_too(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        for key in ("sk-1", "sk-2", "sk-1"):
+            await stand.client.post("/v1/messages", json=BODIES["/v1/messages"], headers={"x-api-key": key})
+        assert len(stand.service.reception.identities.tenants) == 3
+
+    play(scene)

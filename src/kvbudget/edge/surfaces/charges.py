@@ -32,8 +32,8 @@ def prefill_only(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tok
 
 
 def pairs(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, ...]:
-    """As `prefill_only`, of a query (the first prompt) with each of the others, which the engine joins or wraps in a way
-    of its model's."""
+    """As `prefill_only`, of a query (the first prompt) with each of the others: engines join or wrap them in a way of
+    the model's."""
     query, *documents = prompts
     return _held_together([Tokens(query + length + PAIR_TOKENS) for length in documents], gate)
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import orjson
 
-from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
+from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, Surface, TextPrompt
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, TokenIds, counted
@@ -25,12 +25,14 @@ _NOT_FOUND = 404
 # Statuses by which vLLM 0.32 blames the prompt; 404 and 405 blame the route, 401 and 403 us, 429 nobody.
 _PROMPT_AT_FAULT = frozenset((400, 413, 422))
 _MESSAGE_CHARS = 500
+_TGI = frozenset((Surface.TGI_GENERATE, Surface.TGI_GENERATE_STREAM))
 
 
 class EngineCounter:
-    """Counts through `POST /tokenize` as vLLM 0.32 has it (`entrypoints/serve/tokenize/protocol.py`).
+    """Counts through `POST /tokenize` as vLLM 0.32 has it (`entrypoints/serve/tokenize/protocol.py`), or for TGI's own
+    requests as TGI 3 has it (`router/src/server.rs`: `inputs` in, a list of tokens out).
 
-    Surfaces that `/tokenize` cannot render (Responses, Messages, TGI) get the bound.
+    What `/tokenize` cannot render gets the bound.
     """
 
     name = "engine"
@@ -84,6 +86,8 @@ class EngineCounter:
             raise ModelNotFoundError(_told(answer, status), "model", "model_not_found")
         if status != _OK:
             raise CountFailedError(f"the engine's {PATH} answered {status}", fix="does it serve /tokenize?")
+        if answer.startswith(b"["):  # TGI's: [{"id", "text", "start", "stop"}]
+            return _listed(answer)
         document = _document(answer)
         count = document.get("count")
         if type(count) is not int or count < 0:
@@ -109,7 +113,10 @@ def _chat_question(ask: Ask, prompt: ChatPrompt) -> bytes:
 
 
 def _text_question(ask: Ask, prompt: TextPrompt, text: str) -> bytes:
-    return _question(ask, {"prompt": text, "add_special_tokens": prompt.add_special_tokens})
+    question: dict[str, object] = {"prompt": text, "add_special_tokens": prompt.add_special_tokens}
+    if ask.surface in _TGI:
+        question["inputs"] = text  # each of the two engines passes over the name that is not its own
+    return _question(ask, question)
 
 
 def _question(ask: Ask, question: dict[str, object]) -> bytes:
@@ -137,6 +144,15 @@ def _names_model(answer: bytes) -> bool:
     if not isinstance(error, dict):
         return False
     return error.get("param") == "model" or "model" in str(error.get("message", "")).lower()
+
+
+def _listed(answer: bytes) -> tuple[int, TokenIds | None]:
+    try:
+        tokens = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        raise CountFailedError(f"the engine's {PATH} answered without a count") from None
+    ids = [token.get("id") if isinstance(token, dict) else None for token in tokens]
+    return len(tokens), cast("list[int]", ids) if set(map(type, ids)) == {int} else None
 
 
 def _document(answer: bytes) -> dict[str, object]:
