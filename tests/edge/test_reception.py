@@ -83,6 +83,7 @@ def test_every_api_says_in_its_own_form_that_a_prompt_is_too_long(play: Play, pa
             return
         assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
         assert "maximum context length is 512 tokens" in message_of(answer)
+        assert "600" in message_of(answer)
         assert stand.refusals() == {"context_exceeded": 1}
 
     play(scene, {"count": 600})

@@ -54,9 +54,13 @@ def windows(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, 
 def _held_together(lengths: list[Tokens], gate: Gate) -> tuple[Tokens, ...]:
     longest_first = sorted(lengths, reverse=True)
     most_tokens = gate.config.prefill_tokens_per_step + longest_first[0]
+    layout, most_blocks = gate.ledger.layout, gate.ledger.capacity_blocks
     held: list[Tokens] = []
-    tokens = 0
+    tokens = blocks = 0
     for length in longest_first[: gate.config.max_num_seqs]:
+        blocks += layout.blocks_for(length + 1)
+        if held and blocks > most_blocks:
+            break  # the engine lets the rest wait: it has no more than that either
         held.append(length)
         tokens += length
         if tokens >= most_tokens:
