@@ -150,6 +150,7 @@ def test_an_earlier_response_is_charged_the_whole_window(play: Play) -> None:
         body = {"input": "go on", "previous_response_id": "resp_1", "max_output_tokens": 12}
         answer = await stand.client.post("/v1/responses", json=body)
         assert answer.headers["x-kvbudget-reserved-blocks"] == "32"  # 512 tokens
+        assert answer.headers["x-kvbudget-prompt-tokens"] == "500"  # what was charged, as no count was to be had
 
     play(scene, {"count": 10})
 
