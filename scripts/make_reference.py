@@ -189,7 +189,7 @@ HEADERS = """## Headers
 |---|---|
 | `x-kvbudget-reserved-blocks` | blocks promised to this request at its worst moment |
 | `x-kvbudget-queue-ms` | how long it waited for room |
-| `x-kvbudget-prompt-tokens` | what was counted |
+| `x-kvbudget-prompt-tokens` | what was counted, or charged where no count was to be had |
 | `x-ratelimit-limit-tokens`, `-remaining-tokens`, `-reset-tokens` | the pool in tokens, what is not promised of it, and the time in which this request would give its part back |
 | `anthropic-ratelimit-tokens-limit`, `-remaining`, `-reset` | the same on `/v1/messages`, the reset as a time of day |
 | `x-kvbudget-count` | on `/v1/messages/count_tokens`: `exact`, or `bound` where the prompt was only bounded |

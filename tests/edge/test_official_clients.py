@@ -300,7 +300,8 @@ def test_learned_admission_sees_the_lengths_of_every_api(play: Callable[..., Non
                 await talk.get_final_message()
             await http.post("/generate_stream", json={"inputs": "hi", "parameters": {"max_new_tokens": 30}})
             await http.post("/v1/embeddings", json={"model": MODEL, "input": "hi"})
-        metrics = stage.service.gateway.metrics
-        assert metrics.outcomes["finished"] == 4
+        assert stage.service.gateway.metrics.outcomes["finished"] == 4
+        # Of embeddings there is no length to learn. A little less than 3: old answers fade.
+        assert 2.9 < stage.service.gate.learned.lengths.answers <= 3
 
     play(scene, policy=Policy.LEARNED)

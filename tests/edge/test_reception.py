@@ -83,6 +83,7 @@ def test_every_api_says_in_its_own_form_that_a_prompt_is_too_long(play: Play, pa
             return
         assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
         assert "maximum context length is 512 tokens" in message_of(answer)
+        assert "600" in message_of(answer)
         assert stand.refusals() == {"context_exceeded": 1}
 
     play(scene, {"count": 600})
@@ -149,6 +150,7 @@ def test_an_earlier_response_is_charged_the_whole_window(play: Play) -> None:
         body = {"input": "go on", "previous_response_id": "resp_1", "max_output_tokens": 12}
         answer = await stand.client.post("/v1/responses", json=body)
         assert answer.headers["x-kvbudget-reserved-blocks"] == "32"  # 512 tokens
+        assert answer.headers["x-kvbudget-prompt-tokens"] == "500"  # what was charged, as no count was to be had
 
     play(scene, {"count": 10})
 
@@ -242,3 +244,31 @@ def test_a_gate_that_stops_tells_those_who_are_counted_for(play: Play) -> None:
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
 
     play(scene, {"hold_counting": True})
+
+
+# What is seen of an answer
+
+
+@pytest.mark.parametrize(("path", "lead"), [("/v1/chat/completions", 0), ("/v1/messages", 2), ("/v1/responses", 4)])
+def test_what_comes_before_the_first_token_is_no_progress(play: Play, path: str, lead: int) -> None:
+    async def scene(stand: Stand) -> None:
+        body = {**BODIES[path], "stream": True}
+        asking = asyncio.ensure_future(stand.client.post(path, json=body))
+        await stand.until(lambda: bool(stand.engine.requests))
+        flow = next(iter(stand.service.gateway.flows))
+        await stand.until(lambda: flow.seen_events == 3 - lead)
+        (living,) = stand.service.gate.ledger
+        assert living.seen_tokens == max(0, 3 - lead)
+        stand.engine.release.set()
+        await asking
+
+    play(scene, {"count": 10, "chunks": 3, "hold": True})
+
+
+def test_each_api_key_of_anthropic_is_a_tenant_too(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        for key in ("sk-1", "sk-2", "sk-1"):
+            await stand.client.post("/v1/messages", json=BODIES["/v1/messages"], headers={"x-api-key": key})
+        assert len(stand.service.reception.identities.tenants) == 3
+
+    play(scene)

@@ -79,7 +79,7 @@ class Refuser:
     ) -> tuple[int, Headers, bytes]:
         """The whole HTTP answer of a refusal. `exact` False: the prompt was not counted, only bounded, and that is
         said, because a shorter bound may be had by another way of counting. `errors`: their form, OpenAI's if None;
-        `field`: what the client's API calls the cap."""
+        `field`: what the client's API calls the cap, empty where nothing is generated."""
         answer = ANSWERS[reject.refusal]
         status = self._overload_status if answer.status == 429 else answer.status
         headers = [*_JSON, (b"x-kvbudget-queue-ms", b"%d" % (reject.waited_ns // 1_000_000))]
@@ -87,9 +87,10 @@ class Refuser:
             headers += retry_headers(reject.retry_after_ns, self.jitter)
         else:
             headers.append((b"x-should-retry", b"false"))
-        message = self._message(reject) + ("" if exact or answer.status == 503 else _BOUNDED)
-        if field != "max_tokens":
-            message = message.replace("max_tokens", field or "the number of inputs")
+        message = self._message(reject) if field else self._message_of_inputs(reject)
+        if field and field != "max_tokens":
+            message = message.replace("max_tokens", field)
+        message += "" if exact or answer.status == 503 else _BOUNDED
         param = (field or None) if reject.refusal is Refusal.NEVER_FITS else _PARAMS.get(reject.refusal)
         form = OPENAI if errors is None else errors
         return status, headers, form.body(status, answer.code, message, param=param, request_id=request_id)
@@ -100,6 +101,15 @@ class Refuser:
         status = self._overload_status if answer.status == 429 else answer.status
         headers = [*_JSON, *identified(exchange, request_id), *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
         exchange.respond(status, headers, _form(exchange).body(status, answer.code, told, request_id=request_id))
+
+    def _message_of_inputs(self, reject: Reject) -> str:
+        """Of a request that generates nothing: the token of each input that stands for an output counts as its own."""
+        if reject.refusal not in (Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS):
+            return self._message(reject).replace("max_tokens", "the number of inputs")
+        return (
+            f"This model's maximum context length is {reject.max_context} tokens. However, your inputs take "
+            f"{reject.prompt_tokens + reject.sequences} tokens that must be held at once. Send shorter ones."
+        )
 
     def _message(self, reject: Reject) -> str:
         match reject.refusal:

@@ -154,7 +154,7 @@ class Flow:
         self.seen_events = seen + count
         if self.paced:  # who is not watched has nothing to report, and every event of a stream passes here
             self.unreported_events += count
-            if not seen or self.unreported_events >= PROGRESS_STRIDE:
+            if seen <= 0 or self.unreported_events >= PROGRESS_STRIDE:
                 self.owner.relay_progressed(self)
 
     def on_stall(self) -> None:

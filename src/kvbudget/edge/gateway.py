@@ -129,7 +129,9 @@ class Gateway:
         exact = counted.exact
         if ask.charge is not None:  # what it holds is not what was counted
             prompts = ask.charge(ask, prompts, self.gate)
-            exact = flow.exact = exact and not ask.inexact
+            if ask.inexact:
+                exact = flow.exact = False
+                flow.prompt_tokens = sum(prompts)
         flow.paced = ask.paced and exact and len(prompts) == 1
         flow.seen_events = flow.unreported_events = -ask.lead_events
         self._flows[flow.key] = flow

@@ -97,3 +97,11 @@ def test_it_never_raises(tail: bytes) -> None:
 
 def test_thousands_of_false_keys_cost_little() -> None:
     assert usage_in(b'"usage":' * (TAIL_BYTES // 8)) is None
+
+
+def test_an_output_without_a_prompt_is_told_alone() -> None:
+    """Anthropic's own streams tell the prompt in their first event alone, which may be long gone from the tail."""
+    event = b'event: message_delta\ndata: {"type":"message_delta","delta":{},"usage":{"output_tokens":15}}\n\n'
+    usage = usage_in(event)
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (None, 15, None)

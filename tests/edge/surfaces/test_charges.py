@@ -40,6 +40,12 @@ def test_of_many_prompts_so_many_of_the_longest_are_charged_as_a_step_can_hold(g
     assert charges.prefill_only(ASK, lengths(*[11] * 100), gate) == (10,) * 8  # the engine runs no more
 
 
+def test_no_list_is_charged_more_than_the_pool_because_the_engine_takes_it_in_turns(gate: Gate) -> None:
+    gate.handle(CapacityChanged(uniform_layout(16), Blocks(64), Tokens(4096)), 0)
+    assert charges.prefill_only(ASK, lengths(*[401] * 100), gate) == (400, 400)  # 26 blocks each
+    assert charges.prefill_only(ASK, lengths(2000, 2000), gate) == (1999,)  # one that never fits is told so
+
+
 def test_pairs_are_charged_both_texts_and_what_wraps_them(gate: Gate) -> None:
     more = charges.PAIR_TOKENS
     assert charges.pairs(ASK, lengths(10, 1, 3), gate) == (13 + more, 11 + more)

@@ -84,8 +84,8 @@ def test_a_missing_cap_is_left_to_the_policy(parse: Parse) -> None:
 @pytest.mark.parametrize(
     ("content", "at"),
     [
-        ([{"type": "text", "text": "a"}, IMAGE], "messages[1].content"),
-        ([{"type": "tool_result", "content": [IMAGE]}], "messages[1].content[0]"),
+        ([{"type": "tool_result", "content": [{"type": "tool_reference", "name": 5}]}], "messages[1].content[0]"),
+        ([{"type": "image", "source": {"type": "url", "url": 5}}], "messages[1].content[0].source.url"),
         ([{"type": "server_tool_use"}], "messages[1].content[0]"),
         ([{"type": "text", "text": 5}], "messages[1].content[0].text"),
         ([{"type": "tool_use", "name": "f", "input": []}], "messages[1].content[0].input"),

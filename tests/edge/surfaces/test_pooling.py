@@ -34,7 +34,7 @@ def test_more_texts_than_are_worth_a_count_are_bounded(parse: Parse) -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}]}]},
         {"data": {"an engine's": "own processor"}},
         {"messages": [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]},
         {"input": [[{"role": "user", "content": "a"}]]},

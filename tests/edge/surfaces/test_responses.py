@@ -96,7 +96,7 @@ def test_truncation_to_the_window_makes_the_count_a_bound(parse: Parse) -> None:
         {"input": "a", "background": True},
         {"input": "", "previous_response_id": "r"},
         {"input": "a", "previous_response_id": 5},
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
         {"input": [{"role": 5, "content": "a"}]},
         {"input": [{"type": "item_reference", "id": "x"}]},
         {"input": [{"type": "function_call", "name": 5}]},

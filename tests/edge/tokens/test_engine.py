@@ -140,6 +140,19 @@ def test_prompts_are_asked_for_one_each_in_order_and_bounded_in_number(completio
 OPAQUE = b'{"messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}],"max_tokens":1}'
 
 
+@pytest.mark.parametrize("path", [Surface.TGI_GENERATE, Surface.TGI_GENERATE_STREAM])
+def test_a_tgi_prompt_is_counted_by_either_engine(path: Surface) -> None:
+    ask = parse_ask(path, b'{"inputs":"a b"}')
+    listed = json.dumps([{"id": 7, "text": "a", "start": 0, "stop": 1}, {"id": 9, "text": " b", "start": 1, "stop": 3}])
+    tgi = Tokenize(answer=listed.encode())
+    assert _count(tgi, ask) == Count((2,), True, [7, 9])  # type: ignore[arg-type]
+    assert tgi.asked == [{"prompt": "a b", "add_special_tokens": True, "inputs": "a b"}]
+    assert _count(Tokenize(), ask).prompt_tokens == (2,)
+    assert _count(Tokenize(answer=b"[5, null]"), ask) == Count((2,), True)  # type: ignore[arg-type]
+    with pytest.raises(CountFailedError):
+        _count(Tokenize(answer=b"[5,"), ask)
+
+
 def test_token_ids_and_opaque_surfaces_need_no_call(completions: Callable[..., Ask]) -> None:
     engine = Tokenize()
     assert EngineCounter(engine).count(completions([1, 2, 3])) == Count((3,), True)  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ def prefill_only(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tok
 
 
 def pairs(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, ...]:
-    """As `prefill_only`, of a query (the first prompt) with each of the others, which the engine joins or wraps in
-    a way of its model's."""
+    """As `prefill_only`, of a query (the first prompt) with each of the others: engines join or wrap them in a way of
+    the model's."""
     query, *documents = prompts
     return _held_together([Tokens(query + length + PAIR_TOKENS) for length in documents], gate)
 
@@ -54,9 +54,13 @@ def windows(ask: Ask, prompts: tuple[Tokens, ...], gate: Gate) -> tuple[Tokens, 
 def _held_together(lengths: list[Tokens], gate: Gate) -> tuple[Tokens, ...]:
     longest_first = sorted(lengths, reverse=True)
     most_tokens = gate.config.prefill_tokens_per_step + longest_first[0]
+    layout, most_blocks = gate.ledger.layout, gate.ledger.capacity_blocks
     held: list[Tokens] = []
-    tokens = 0
+    tokens = blocks = 0
     for length in longest_first[: gate.config.max_num_seqs]:
+        blocks += layout.blocks_for(length + 1)
+        if held and blocks > most_blocks:
+            break  # the engine lets the rest wait: it has no more than that either
         held.append(length)
         tokens += length
         if tokens >= most_tokens:

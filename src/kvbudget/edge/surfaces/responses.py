@@ -73,6 +73,7 @@ def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:
         "messages": messages,
         "chat_template_kwargs": body.get("chat_template_kwargs"),
         "add_special_tokens": True,
+        "mm_processor_kwargs": body.get("mm_processor_kwargs"),
     }
     tools = responses_tools(body)
     if tools:

@@ -6,7 +6,7 @@ from typing import cast
 
 import orjson
 
-from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
+from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, Surface, TextPrompt
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, TokenIds, counted
@@ -28,13 +28,15 @@ _NOT_FOUND = 404
 _PROMPT_AT_FAULT = frozenset((400, 413, 422))
 _MESSAGE_CHARS = 500
 _FIXES = {PATH: "does it serve /tokenize?", RENDER_PATH: "was it started with --enable-scale-out?"}
+_TGI = frozenset((Surface.TGI_GENERATE, Surface.TGI_GENERATE_STREAM))
 
 
 class EngineCounter:
-    """Counts through `POST /tokenize` as vLLM 0.32 has it (`entrypoints/serve/tokenize/protocol.py`).
+    """Counts through `POST /tokenize` as vLLM 0.32 has it (`entrypoints/serve/tokenize/protocol.py`), or for TGI's own
+    requests as TGI 3 has it (`router/src/server.rs`: `inputs` in, a list of tokens out).
 
-    Surfaces that `/tokenize` cannot render (Responses, Messages, TGI) get the bound. `render`: chats are asked for at
-    `/v1/chat/completions/render`, because /tokenize renders them otherwise than the engine does (gpt-oss).
+    What `/tokenize` cannot render gets the bound. `render`: chats are asked for at `/v1/chat/completions/render`,
+    because /tokenize renders them otherwise than the engine does (gpt-oss).
     """
 
     name = "engine"
@@ -48,8 +50,9 @@ class EngineCounter:
         """Awaitable for text and chat; at once for token ids; the bound's way for what can only be bounded."""
         prompt = ask.prompt
         if isinstance(prompt, ChatPrompt):
-            question = ask.raw if self._chat_path is RENDER_PATH else _chat_question(ask, prompt)
-            return self._ask_engine(ask, [question], self._chat_path)
+            if self._chat_path is RENDER_PATH and ask.surface is Surface.CHAT:  # its own body is the question there
+                return self._ask_engine(ask, [ask.raw], RENDER_PATH)
+            return self._ask_engine(ask, [_chat_question(ask, prompt)], PATH)
         if isinstance(prompt, TextPrompt):
             return self._ask_engine(ask, [_text_question(ask, prompt, text) for text in prompt.texts], PATH)
         if isinstance(prompt, OpaquePrompt):
@@ -90,6 +93,8 @@ class EngineCounter:
             raise ModelNotFoundError(_told(answer, status), "model", "model_not_found")
         if status != _OK:
             raise CountFailedError(f"the engine's {path} answered {status}", fix=_FIXES[path])
+        if answer.startswith(b"["):  # TGI's: [{"id", "text", "start", "stop"}]
+            return _listed(answer)
         document = _document(answer)
         tokens = document.get("token_ids" if path is RENDER_PATH else "tokens")
         count = len(tokens) if path is RENDER_PATH and isinstance(tokens, list) else document.get("count")
@@ -128,7 +133,10 @@ def _with_reasoning(message: dict[str, object]) -> dict[str, object]:
 
 
 def _text_question(ask: Ask, prompt: TextPrompt, text: str) -> bytes:
-    return _question(ask, {"prompt": text, "add_special_tokens": prompt.add_special_tokens})
+    question: dict[str, object] = {"prompt": text, "add_special_tokens": prompt.add_special_tokens}
+    if ask.surface in _TGI:
+        question["inputs"] = text  # each of the two engines passes over the name that is not its own
+    return _question(ask, question)
 
 
 def _question(ask: Ask, question: dict[str, object]) -> bytes:
@@ -156,6 +164,15 @@ def _names_model(answer: bytes) -> bool:
     if not isinstance(error, dict):
         return False
     return error.get("param") == "model" or "model" in str(error.get("message", "")).lower()
+
+
+def _listed(answer: bytes) -> tuple[int, TokenIds | None]:
+    try:
+        tokens = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        raise CountFailedError(f"the engine's {PATH} answered without a count") from None
+    ids = [token.get("id") if isinstance(token, dict) else None for token in tokens]
+    return len(tokens), cast("list[int]", ids) if set(map(type, ids)) == {int} else None
 
 
 def _document(answer: bytes) -> dict[str, object]:
