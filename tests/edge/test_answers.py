@@ -84,7 +84,7 @@ def test_the_reason_is_said_where_it_is_not_the_number_of_free_blocks() -> None:
         return text
 
     behind = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=7)
-    assert "no room now: 6 before it wait for room, and nobody is overtaken; the request needs 132" in behind
+    assert "no room now: 6 before it wait for room, and it would put them off; the request needs 132" in behind
     alone = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=1)
     assert "beside what runs it would need more than the pool, at the moment when most is held; the request" in alone
     assert "no room now: the request needs 11 blocks" in message()

@@ -211,7 +211,7 @@ def _lacking(reject: Reject) -> str:
     if reject.needed_blocks > reject.free_blocks or reject.refusal is Refusal.TENANT_BLOCKS:
         return ""
     if reject.position > 1:
-        return f"{reject.position - 1} before it wait for room, and nobody is overtaken; "
+        return f"{reject.position - 1} before it wait for room, and it would put them off; "
     return "beside what runs it would need more than the pool, at the moment when most is held; "
 
 

@@ -8,17 +8,21 @@ A state machine without clock or I/O: `handle(event, now_ns) -> commands`. Rules
 3. Whose deadline has passed, or whose tenant is at a limit of its own (`gate.limits`), is refused.
 4. Whoever was refused before and comes back at the time that it was told is tried at once (`gate.returns`), otherwise
    whoever comes before all that wait: nobody of its class or a more urgent one does, or its tenant had less service
-   than those of them that the pool has no room for. But not who would wait too long for the prompts ahead of it.
+   than those of them that the pool has no room for; or whoever puts off none of those (`gate.overtaking`). But not who
+   would wait too long for the prompts ahead of it.
 5. Whoever is tried is forwarded if its tenant may go now (`gate.fairness`) and it fits by the policy, beside what has
    to stay free for other tenants and for those who were told to come now (`gate.promises`). Its promise lives in the
    ledger until `Ended`.
 6. Everybody else waits, until room comes back or the deadline passes, unless (`gate.parking`): queueing is switched
    off; under `learned`, the wait would be longer than is worth it; or the queue is at its bound of requests or tokens.
    Then the youngest of a tenant that has more of the queue makes place, if there is one.
-7. Who waits is tried when room may have come, by rule 5: by class, and in a class the tenant that had least service.
+7. Who waits is tried when room may have come, by rule 5: by class, with one turn in ten for a less urgent one that has
+   waited (`gate.turns`), and in a class the tenant that had least service. Behind the first that lacks room a few are
+   tried who do not put it off.
 
 Whoever is refused for now is told when to come back (`gate.rejections`). A tenant's own go in order of arrival within
-a class, but for those who were told to come now; an empty pool keeps nobody waiting; nobody waits past the deadline.
+a class, but for those who were told to come now, and smaller ones before one that lacks room (`gate.overtaking`); an
+empty pool keeps nobody waiting; nobody waits past the deadline.
 """
 
 from collections import deque
