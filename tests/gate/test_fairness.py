@@ -462,3 +462,17 @@ def test_everybody_is_answered_once_and_an_engine_that_works_leaves_nobody_waiti
     assert (shares._charges, limits._held, limits._taken, limits._blocks) == ({}, {}, {}, {})
     assert abs(shares._all.blocks.now) < 1e-6
     assert shares.lane.has_room(10**9, now_ns + 10**12)
+
+
+def test_who_comes_back_when_told_is_held_to_its_tenants_limit_all_the_same(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(100, Policy.LEARNED, worthwhile_wait_ns=1, tenants={"a": TenantLimits(max_blocks=Blocks(2))})
+    assert told(gate.handle(arrive("a0", tenant="a"), 0)) == ["Forward a0"]
+    (refused,) = gate.handle(arrive("a1", tenant="a"), 1)
+    assert isinstance(refused, Reject)
+    due_ns = 1 + refused.retry_after_ns
+    (again,) = gate.handle(arrive("a2", tenant="a"), due_ns)
+    assert not isinstance(again, Forward)
+    gate.handle(done("a0"), due_ns + 1)
+    assert "a2" not in gate.queue
