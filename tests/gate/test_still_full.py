@@ -16,9 +16,11 @@ Arrive = Callable[..., Arrived]
 MS = 10**6
 
 
-def full(make_gate: MakeGate, arrive: Arrive) -> tuple[Gate, Arrived]:
+def full(make_gate: MakeGate, arrive: Arrive, abort_tail_ns: int = 0) -> tuple[Gate, Arrived]:
     """Two that hold 41 of 100 blocks each, and one who waits since as many more are not there."""
-    gate = make_gate(100, Policy.LEARNED, enough_answers=1.0, worthwhile_wait_ns=10**12)
+    gate = make_gate(
+        100, Policy.LEARNED, enough_answers=1.0, worthwhile_wait_ns=10**12, abort_tail_ns=abort_tail_ns
+    )  # fmt: skip
     for number in range(4):
         name = f"teacher-{number}"
         gate.handle(arrive(name, 16, 400, paced=True), number)
@@ -79,6 +81,25 @@ def test_room_that_is_only_kept_for_others_is_no_reason(make_gate: MakeGate, arr
     assert gate.learned.promise_with(gate.ledger, small, footprint, 60, 3 * MS) is None
     assert still_full(gate, third, 3 * MS)  # it is not forgotten either
     assert not still_full(gate, small, 3 * MS)
+
+
+def test_it_waits_for_a_report_to_look_again_and_for_nothing_else(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate, _ = full(make_gate, arrive, abort_tail_ns=250 * MS)
+    assert gate.waits_for_report
+    gate.handle(Progressed("a", 1), 3 * MS)
+    assert not gate.waits_for_report
+    assert gate.next_wake_ns == 3 * MS + RECHECK_NS
+    gate.handle(Ended("b", Outcome.CLIENT_GONE, engine_done=False), 4 * MS)  # the engine may take a while to notice
+    assert gate.next_wake_ns == 3 * MS + RECHECK_NS
+    gate.handle(Tick(), 3 * MS + RECHECK_NS)
+    assert gate.next_wake_ns == 254 * MS
+
+
+def test_several_prompts_of_one_request_hold_their_sum(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate, _ = full(make_gate, arrive)
+    batch, one, two = gate.learned.batch, Footprint((Tokens(16),), Tokens(8)), Footprint((Tokens(40),), Tokens(8))
+    both = Footprint((Tokens(16), Tokens(40)), Tokens(8), 2)
+    assert batch.held(both, 3) == 2 * (batch.held(one, 3) + batch.held(two, 3))
 
 
 def test_where_lengths_do_not_decide_nothing_is_known(make_gate: MakeGate, arrive: Arrive) -> None:
