@@ -85,9 +85,10 @@ def test_room_that_is_only_kept_for_others_is_no_reason(make_gate: MakeGate, arr
 
 def test_it_waits_for_a_report_to_look_again_and_for_nothing_else(make_gate: MakeGate, arrive: Arrive) -> None:
     gate, _ = full(make_gate, arrive, abort_tail_ns=250 * MS)
-    assert gate.waits_for_report
+    waits = [gate.waits_for_report]
     gate.handle(Progressed("a", 1), 3 * MS)
-    assert not gate.waits_for_report
+    waits.append(gate.waits_for_report)
+    assert waits == [True, False]
     assert gate.next_wake_ns == 3 * MS + RECHECK_NS
     gate.handle(Ended("b", Outcome.CLIENT_GONE, engine_done=False), 4 * MS)  # the engine may take a while to notice
     assert gate.next_wake_ns == 3 * MS + RECHECK_NS
