@@ -5,7 +5,7 @@ from math import exp, log
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
@@ -205,6 +205,7 @@ def test_a_share_knows_of_nothing_shared_until_it_is_told() -> None:
     assert Share(None, 0, 10, 1.0, 0.1, 1, 0).shared == 0
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 500), st.integers(501, 4000)), min_size=1, max_size=12),
     st.lists(st.integers(0, len(GRID) - 1), max_size=5),
@@ -227,6 +228,7 @@ def test_in_whichever_order_moments_are_asked_for_the_sums_are_those_of_one_pass
     assert piecewise.alive == whole.alive
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 500), st.integers(501, 4000)), min_size=1, max_size=12),
     st.integers(1, 2500),
