@@ -24,7 +24,7 @@ from kvbudget.pool.survival import BINS, EDGES, WIDTHS, Survival, bin_of
 MEMORY = 256  # answers
 LIMIT_SHARE = 0.25  # of its limit, that an answer is thought to take on average before any was seen
 USUAL_LIMIT = 2048  # where none is declared: what the gate then promises by default
-SURE_BEFORE = 25.0  # answers: the doubt that is there from the start is a fifth
+SURE_BEFORE = 2.0  # answers that the guess before any is worth; the standard error of a rate by n events is 1/sqrt(n)
 PRIOR = 8.0  # answers that a coarser key counts for
 MAX_KEYS = 1024  # tenants' names come from outside; the least recently used key is forgotten
 STATE_VERSION = 1
@@ -113,7 +113,7 @@ class Habit:
         """The table, at most a 32nd of what is known behind."""
         self._revise()
         if self._table is None:
-            self._table = Survival(self._counted, self._doubt())
+            self._table = Survival(self._counted, [1.0 / sqrt(SURE_BEFORE + ends) for ends in self._ends_beyond()])
         return self._table
 
     def count_anew(self) -> None:
@@ -150,14 +150,17 @@ class Habit:
             shares.append((ended + lent * coarser[k] + of_first) / (entered + lent + first + 1e-9))
         self._counted = shares
 
-    def _doubt(self) -> float:
-        return 1.0 / sqrt(SURE_BEFORE + self._informed_by())
-
-    def _informed_by(self) -> float:
+    def _ends_beyond(self) -> list[float]:
+        """Ends seen in each bin or beyond it, own and lent: of so many events is known how whoever stands there goes
+        on. Of the longest, where an error costs most, only a few were ever seen."""
+        by, seen, found = 1.0 / self.weight, 0.0, [0.0] * BINS
+        for k in range(BINS - 1, -1, -1):
+            seen += by * self.ends[k]
+            found[k] = seen
         if self.parent is None:
-            return self.answers
-        lent = self.parent._informed_by()
-        return self.answers + PRIOR * lent / (PRIOR + lent)
+            return found
+        lent = self.parent._ends_beyond()
+        return [own + PRIOR * others / (PRIOR + others) for own, others in zip(found, lent, strict=True)]
 
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:

@@ -7,7 +7,8 @@ a grid of moments ahead, the sums over the batch of
     mean      S b            what is held, expected
     spread    S (1 - S) b^2  variance of that, as sequences end independently of one another
     doubt     S b H e        what it would be off if the learned chances of ending were off by one standard error e,
-                             which all share and which therefore does not average out
+                             which all share and which therefore does not average out; larger for the longest, as
+                             few ends are known beyond where they stand
 
 tell what is enough at each moment: mean + z * sqrt(spread + doubt^2), but never more than if nobody ended until then
 (soon that is less: near moments are not normal); the largest of the moments is what to promise. That is not the sum of
@@ -144,7 +145,7 @@ def share_of(
     # This is done for everybody once an epoch, so it is written for speed: BIN_OF instead of bin_of, no min or max.
     intercept, slope = survival.intercept, survival.slope
     base = survival.hazard_to(made_tokens)
-    doubt = survival.doubt
+    doubt = survival.doubts[bin_of(made_tokens)]
     for moment in GRID:
         step = moment - offset
         if step > left:
