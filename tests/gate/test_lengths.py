@@ -1,12 +1,12 @@
 import json
-from math import exp
+from math import exp, sqrt
 from random import Random
 
 import pytest
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.lengths import MAX_KEYS, MEMORY, Habit, Lengths
-from kvbudget.pool.survival import BINS, EDGES
+from kvbudget.pool.survival import BINS, EDGES, bin_of
 
 EMPTY: dict[str, object] = {"weight": 1.0, "total": 0.0, "before_all": 0.0, "ends": {}, "exposure": {}}
 
@@ -76,6 +76,19 @@ def test_a_new_tenant_starts_as_the_others_are_and_leaves_that_when_it_differs()
         teach(lengths, "new", 1000)
     assert chance(lengths, "new", 0, 400) > 0.7
     assert chance(lengths, "short", 0, 400) < 0.15
+
+
+def test_what_few_ends_tell_is_doubted_the_more_the_fewer_were_seen_beyond() -> None:
+    lengths = Lengths()
+    before = lengths.chain("a", "chat", 2000, 500)[-1].survival().doubts
+    assert before[0] == before[-1] == pytest.approx(1 / sqrt(2.0))  # a guess, worth two answers
+    for tokens in [100] * 60 + [900] * 4:
+        teach(lengths, "a", tokens)
+    doubts = lengths.chain("a", "chat", 2000, 500)[-1].survival().doubts
+    assert doubts[0] == pytest.approx(1 / sqrt(73), rel=0.1)  # 64, and what coarser keys lend
+    assert doubts[bin_of(500)] > 2 * doubts[0]
+    assert doubts[bin_of(1500)] == pytest.approx(before[0])
+    assert doubts == sorted(doubts)
 
 
 def test_old_answers_fade() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.pool.risk import GRID, RISK_STEPS, Growth, Outlook, Share, promise, share_of, z_of, z_over_time
-from kvbudget.pool.survival import BINS, EDGES, Survival
+from kvbudget.pool.survival import BINS, EDGES, Survival, bin_of
 from kvbudget.units import Blocks, Bytes, Tokens
 
 BLOCK = 16
@@ -126,6 +126,16 @@ def test_one_that_may_outlive_the_grid_is_counted_at_all_of_its_moments() -> Non
 def test_who_has_hardly_a_chance_to_live_is_counted_no_further() -> None:
     share = share_of(Survival([0.9] * BINS, 0.0), made_tokens=0, limit_tokens=4000, held=1.0, per_step=1.0, sequences=1)
     assert len(share.mean) < 3
+
+
+def test_whoever_is_long_already_is_doubted_as_one_of_that_length() -> None:
+    doubts = [0.1] * bin_of(1000) + [0.4] * (BINS - bin_of(1000))
+    survival = Survival([0.05] * BINS, doubts)
+    for made, doubt in ((0, 0.1), (1000, 0.4)):
+        share = share_of(survival, made_tokens=made, limit_tokens=4000, held=9.0, per_step=0.1, sequences=1)
+        hazard = survival.hazard_to(made + GRID[5]) - survival.hazard_to(made)
+        _, mean, _, off = share.at(5)
+        assert off == pytest.approx(mean * hazard * doubt)
 
 
 def test_doubt_is_shared_and_does_not_average_out() -> None:

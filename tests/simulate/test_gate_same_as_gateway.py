@@ -40,6 +40,7 @@ class Exchange:
 
     target = b"/v1/chat/completions"
     open = True
+    errors = None
 
     def __init__(self, received_ns: int) -> None:
         self.received_ns = received_ns
@@ -78,6 +79,7 @@ class GatewayInstance(SteppingInstance):
         self.now_ns = 0
         self.loop = Loop(self)
         self.name, self.busy_in_row = "pool", 0
+        self.aliases: dict[str, str] = {}
         self.flows: dict[str, Flow] = {}
         self.gateway = Gateway(
             self.gate,
@@ -100,7 +102,7 @@ class GatewayInstance(SteppingInstance):
 
     # For the gateway: its backend, and the backend's upstream
 
-    def request_headers(self, exchange: Any, request_id: bytes) -> list[Any]:
+    def client_headers(self, request_id: bytes) -> list[Any]:
         return []
 
     def own_name(self, model: str) -> str:

@@ -24,7 +24,7 @@ from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, W
 MEMORY: Final = 256  # answers
 LIMIT_SHARE: Final = 0.25  # of its limit, that an answer is thought to take on average before any was seen
 USUAL_LIMIT: Final = 2048  # where none is declared: what the gate then promises by default
-SURE_BEFORE: Final = 25.0  # answers: the doubt that is there from the start is a fifth
+SURE_BEFORE: Final = 2.0  # answers that the guess before any is worth; the error of a rate by n events is 1/sqrt(n)
 PRIOR: Final = 8.0  # answers that a coarser key counts for
 MAX_KEYS: Final = 1024  # tenants' names come from outside; the least recently used key is forgotten
 STATE_VERSION: Final = 1
@@ -114,7 +114,7 @@ class Habit:
         """The table, at most a 32nd of what is known behind."""
         self._revise()
         if self._table is None:
-            self._table = Survival(self._counted, self._doubt())
+            self._table = Survival(self._counted, [1.0 / sqrt(SURE_BEFORE + ends) for ends in self._ends_beyond()])
         return self._table
 
     def count_anew(self) -> None:
@@ -155,14 +155,17 @@ class Habit:
             shares.append(begun / (entered + lent + first + 1e-9))
         self._counted = shares
 
-    def _doubt(self) -> float:
-        return 1.0 / sqrt(SURE_BEFORE + self._informed_by())
-
-    def _informed_by(self) -> float:
+    def _ends_beyond(self) -> list[float]:
+        """Ends seen in each bin or beyond it, own and lent: of so many events is known how whoever stands there goes
+        on. Of the longest, where an error costs most, only a few were ever seen."""
+        by, seen, found = 1.0 / self.weight, 0.0, [0.0] * BINS
+        for k in range(BINS - 1, -1, -1):
+            seen += by * self.ends[k]
+            found[k] = seen
         if self.parent is None:
-            return self.answers
-        lent = self.parent._informed_by()
-        return self.answers + PRIOR * lent / (PRIOR + lent)
+            return found
+        lent = self.parent._ends_beyond()
+        return [own + PRIOR * others / (PRIOR + others) for own, others in zip(found, lent, strict=True)]
 
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:

@@ -7,7 +7,8 @@ a grid of moments ahead, the sums over the batch of
     mean      S b            what is held, expected
     spread    S (1 - S) b^2  variance of that, as sequences end independently of one another
     doubt     S b H e        what it would be off if the learned chances of ending were off by one standard error e,
-                             which all share and which therefore does not average out
+                             which all share and which therefore does not average out; larger for the longest, as
+                             few ends are known beyond where they stand
 
 tell what is enough at each moment: mean + z * sqrt(spread + doubt^2), but never more than if nobody ended until then
 (soon that is less: near moments are not normal); the largest of the moments is what to promise. That is not the sum of
@@ -115,8 +116,8 @@ class Share:
     it, as others hold them too. What it comes to at a moment is computed when it is asked for."""
 
     __slots__ = (
-        "_means", "base", "held", "intercept", "last", "left", "made", "offset", "per_step", "sequences", "shared",
-        "sign", "slope", "survival",
+        "_means", "base", "doubt", "held", "intercept", "last", "left", "made", "offset", "per_step", "sequences",
+        "shared", "sign", "slope", "survival",
     )  # fmt: skip
 
     def __init__(
@@ -131,7 +132,8 @@ class Share:
         self.offset = offset
         self.shared = 0
         self.sign = 1.0
-        self.base = -1.0  # H(made), once it was needed
+        self.base = -1.0  # H(made), once it was needed, and with it how well what follows is known
+        self.doubt = 0.0
         self.intercept: list[float] = _NO_TABLE if survival is None else survival.intercept
         self.slope: list[float] = _NO_TABLE if survival is None else survival.slope
         self.last = len(GRID)  # no later moment of the grid counts
@@ -157,7 +159,8 @@ class Share:
     def taken_back(self) -> "Share":
         """What takes it out of the sums again."""
         share = Share(self.survival, self.made, self.left, self.held, self.per_step, self.sequences, self.offset)
-        share.base, share.last, share.shared, share.sign = self.base, self.last, self.shared, -1.0
+        share.base, share.doubt = self.base, self.doubt
+        share.last, share.shared, share.sign = self.last, self.shared, -1.0
         return share
 
 
@@ -200,6 +203,7 @@ def _summed(shares: list[Share], first: int, g: int, alive: float, mean: float, 
         base = share.base
         if base < 0.0:
             share.base = base = survival.hazard_to(share.made)
+            share.doubt = survival.doubts[bin_of(share.made)]
         tokens = share.made + step
         k = BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)
         hazard = share.intercept[k] + share.slope[k] * tokens - base
@@ -215,7 +219,7 @@ def _summed(shares: list[Share], first: int, g: int, alive: float, mean: float, 
         alive += sign * (chance * share.sequences)
         mean += sign * expected
         spread += sign * (expected * (blocks - expected))
-        doubt += sign * (expected * hazard * survival.doubt)
+        doubt += sign * (expected * hazard * share.doubt)
     return alive, mean, spread, doubt
 
 

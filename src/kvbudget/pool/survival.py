@@ -47,13 +47,13 @@ BIN_OF: Final = b"".join(
 
 
 class Survival:
-    """The chance to go on. `doubt` is the relative standard error of H: how well it is known."""
+    """The chance to go on. `doubts[k]` is the relative standard error of what H grows by from bin k on."""
 
-    __slots__ = ("_chances", "_means", "doubt", "intercept", "slope")
+    __slots__ = ("_chances", "_means", "doubts", "intercept", "slope")
 
-    def __init__(self, end_shares: Sequence[float], doubt: float) -> None:
-        """`end_shares[k]`: of those that enter bin k, the share that ends in it."""
-        self.doubt = doubt
+    def __init__(self, end_shares: Sequence[float], doubt: float | Sequence[float]) -> None:
+        """`end_shares[k]`: of those that enter bin k, the share that ends in it. `doubt`: of all bins, or of each."""
+        self.doubts = [doubt] * BINS if isinstance(doubt, float) else list(doubt)
         self._means: dict[int, Tokens] = {}
         self._chances: dict[tuple[int, ...], list[float]] = {}
         slopes: list[float] = []
