@@ -170,7 +170,7 @@ class Gateway:
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=self.backend.client_headers(request_id),
+                headers=self.backend.request_headers(exchange, request_id),
                 body=forwarded_body(ask, command.max_new_tokens),
                 response_headers=admitted_headers(self.gate, command, request_id, flow.prompt_tokens),
                 watcher=flow,
