@@ -16,7 +16,7 @@ from typing import IO
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 BUILD_FOLDER = REPOSITORY / ".cache" / "bench-proxy"
-NUM_GPU_BLOCKS = 10_000_000
+NUM_GPU_BLOCKS = 10_000_000_000  # so many that 5,000 endless streams never fill them
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 1_000_000
 START_SECONDS = 30.0

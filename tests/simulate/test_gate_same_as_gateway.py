@@ -102,7 +102,7 @@ class GatewayInstance(SteppingInstance):
 
     # For the gateway: its backend, and the backend's upstream
 
-    def client_headers(self, request_id: bytes) -> list[Any]:
+    def request_headers(self, exchange: Any, request_id: bytes) -> list[Any]:
         return []
 
     def own_name(self, model: str) -> str:

@@ -49,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     budget = budget_given(given)
     args = completed(given, budget)
     settings = settings_of(args, budget)
+    from kvbudget.edge.http.memory import keep_freed_memory
+
     _raise_file_limit()
+    keep_freed_memory()
     try:
         import uvloop
 

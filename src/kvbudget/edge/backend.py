@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from kvbudget.edge.details import Details, details_of
-from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines, end_to_end
+from kvbudget.edge.http.messages import ClientHeaders, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
@@ -79,14 +79,8 @@ class Backend:
         self._look_now = asyncio.Event()
         self.on_down: Callable[[], None] = lambda: None
 
-    def request_headers(self, exchange: Exchange, request_id: bytes) -> Headers:
+    def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
-        headers = end_to_end(exchange.headers, _NOT_FORWARDED)
-        headers.append((b"x-request-id", request_id))
-        return headers
-
-    def client_headers(self, request_id: bytes) -> ClientHeaders:
-        """The same, for `Upstream.relay` to make once for a client that says the same headers again and again."""
         return ClientHeaders(_NOT_FORWARDED, OwnLines(_REQUEST_ID, b"x-request-id: %b\r\n" % request_id))
 
     def own_name(self, model: str) -> str:

@@ -242,7 +242,7 @@ class Gateway:
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=backend.client_headers(request_id),
+                headers=backend.request_headers(exchange, request_id),
                 body=body,
                 response_headers=(
                     identified(exchange, request_id)

@@ -44,7 +44,7 @@ class PassingBy:
             exchange,
             method=exchange.method,
             target=exchange.target,
-            headers=backend.client_headers(request_id),
+            headers=backend.request_headers(exchange, request_id),
             body=exchange.body,
             response_headers=[(b"x-request-id", request_id)],
             watcher=self,

@@ -191,6 +191,8 @@ class Lengths:
         self.root = Habit(None)
         self.forgotten = 0  # keys
         self._habits: dict[Key, Habit] = {}
+        self._last_asked: tuple[str, str, int | None, int] | None = None
+        self._last_chain: tuple[Habit, ...] = ()
 
     @property
     def answers(self) -> float:
@@ -199,12 +201,17 @@ class Lengths:
 
     def chain(self, tenant: str, route: str, limit: int | None, prompt_tokens: int) -> tuple[Habit, ...]:
         """The habits behind a request that declares `limit` (None: nothing) for a prompt of `prompt_tokens`."""
+        asked = (tenant, route, limit, prompt_tokens.bit_length())
+        if asked == self._last_asked:  # the same again: they are the most recently used as it is
+            return self._last_chain
         declared = "" if limit is None else str(limit.bit_length())
         prompt = str(max(8, prompt_tokens.bit_length()) // 2)
         habits = [self.root]
         for key in ((route, declared), (tenant, route, declared), (tenant, route, declared, prompt)):
             habits.append(self._habit(key, habits[-1], (limit or USUAL_LIMIT) if len(key) == 2 else 0))
-        return tuple(habits)
+        self._last_asked = asked
+        self._last_chain = tuple(habits)
+        return self._last_chain
 
     def _habit(self, key: Key, parent: Habit, limit: int) -> Habit:
         habit = self._habits.pop(key, None)

@@ -19,7 +19,7 @@ from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 _LOG: Final = logging.getLogger("kvbudget.http")
 TAIL_BYTES: Final = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
-STREAM_TAIL_BYTES: Final = 2048
+STREAM_TAIL_BYTES: Final = 1536
 """The same of an event stream: it lives long, so what it holds counts, and an event with a usage takes 400 bytes."""
 _SLACK_PART: Final = 4
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
@@ -65,7 +65,7 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     """What is known at the end.
 
     `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
-    are the last 8 KiB of the de-chunked body (2 KiB of an event stream), or when WITHHELD all of it up to 1 MiB.
+    are the last 8 KiB of the de-chunked body (1.5 KiB of an event stream), or when WITHHELD all of it up to 1 MiB.
     `events` counts SSE events as `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes.
     `message` says in words why it failed.
     """
