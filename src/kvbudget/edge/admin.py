@@ -14,8 +14,7 @@ from starlette.routing import Route
 from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.tokens.count import Counter
-from kvbudget.edge.tokens.takeover import WatchedCounter
+from kvbudget.edge.tokens import counting
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS
 
@@ -119,11 +118,6 @@ def held_blocks(gateway: Gateway) -> int | None:
     return round(reading.usage * gateway.gate.ledger.usable_blocks)
 
 
-def counting_of(counter: Counter) -> dict[str, object]:
-    """Who counts prompts; and how often the engine agreed, where that is watched."""
-    return counter.state() if isinstance(counter, WatchedCounter) else {"counts": counter.name}
-
-
 def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
     """The gate as one JSON document: pool, promises by tenant, requests, queue, backend. Blocks and tokens are ints."""
     gateway = reception.gateway
@@ -147,7 +141,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "held_blocks": held_blocks(gateway),
         },
         "policy": gate.config.policy.value,
-        "counting": counting_of(reception.counter),
+        "counting": counting.state_of(reception.counter),
         "learned": _learned(gate),
         "prefix_credit": {
             "sharing": gate.config.sharing.value if gateway.prefix_credit and ledger.key_tokens else "off",

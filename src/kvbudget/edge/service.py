@@ -23,8 +23,7 @@ from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.scrape import EngineReading
 from kvbudget.edge.tokens.count import Counter, CountFailedError
-from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context
-from kvbudget.edge.tokens.takeover import WatchedCounter
+from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
 from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.errors import BadValueError
 from kvbudget.gate.events import CapacityChanged
@@ -243,8 +242,8 @@ class GateService:
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
-        if isinstance(counter, WatchedCounter):
-            self.gateway.compared = counter.heed
+        own = watched(counter)
+        self.gateway.compared = None if own is None else own.heed
         return counter
 
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:

@@ -10,6 +10,7 @@ DEFAULTS = {
     "chat_template": None,
     "default_chat_template_kwargs": None,
     "segment_cache": "64MiB",
+    "image_tokens": None,
     "pool_blocks": None,
     "block_size": None,
     "max_context": None,
@@ -66,6 +67,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--segment-cache",
         metavar="SIZE",
         help="with a tokenizer folder: memory for texts that come again, 0 for none (default 64MiB)",
+    )
+    where.add_argument(
+        "--image-tokens",
+        type=int,
+        metavar="N",
+        help="the most tokens that an image takes (default: by the rule of the model in the tokenizer folder)",
     )
     where.add_argument(
         "--pool-blocks", type=int, metavar="N", help="blocks that requests can use (default: ask the engine)"

@@ -14,7 +14,7 @@ _KEEPING = frozenset(("ByteLevel", "Digits"))  # pre-tokenizers that drop nothin
 
 
 class LowerBound(NamedTuple):
-    """`longest`: most bytes of a normalised text that one token stands for; `shrinking`: how far that form is shorter."""
+    """`longest`: most bytes of normalised text for one token; `shrinking`: how far that form can be shorter."""
 
     longest: int
     shrinking: int
