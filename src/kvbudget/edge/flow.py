@@ -16,7 +16,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.ask import Ask
-from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.count import Count, TokenIds
 
 
 class State(Enum):
@@ -51,6 +51,7 @@ class Flow:
     """What the gateway knows of one request. `key` is its id in the gate: never the client's, which may repeat."""
 
     __slots__ = (
+        "as_ids",
         "ask",
         "counting",
         "exact",
@@ -64,6 +65,7 @@ class Flow:
         "relay",
         "seen_events",
         "state",
+        "token_ids",
         "unreported_events",
     )
 
@@ -79,6 +81,8 @@ class Flow:
         self.exact = False
         self.instead = False  # bounded only because the counter failed
         self.paced = False
+        self.token_ids: TokenIds | None = None  # to forward in place of the text, until it is forwarded
+        self.as_ids = False
         self.relay: Relay | None = None
         self.seen_events = 0
         self.unreported_events = 0
@@ -97,7 +101,7 @@ class Flow:
             self.counting.cancel()  # nobody waits for it any more; done, this does nothing
             self.counting = None
         self.relay = None
-        self.ask = None
+        self.ask = self.token_ids = None
 
     def on_gone(self) -> None:
         """For the exchange."""

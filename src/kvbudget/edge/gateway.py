@@ -18,7 +18,7 @@ from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
-from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
@@ -73,6 +73,8 @@ class Gateway:
         self.prefix_credit = False
         # Told of every exact count that the engine's usage could be compared with: (counted, told).
         self.compared: Callable[[int, int], None] | None = None
+        # The ids that go to the engine in place of a prompt's text; None: the text.
+        self.ids_to_forward: Callable[[Ask, Count], TokenIds | None] | None = None
         self.backend = backend
         self.metrics = metrics
         self.refuser = refuser
@@ -101,6 +103,8 @@ class Gateway:
         flow.paced = (
             ask.stream and ask.sequences == 1 and len(prompts) == 1 and counted.exact and ask.surface in _PACED_SURFACES
         )
+        if self.ids_to_forward is not None:
+            flow.token_ids = self.ids_to_forward(ask, counted)
         self._flows[flow.key] = flow
         self.push(
             Arrived(
@@ -158,7 +162,9 @@ class Gateway:
         exchange, ask, metrics = flow.exchange, flow.ask, self.metrics
         assert ask is not None  # noqa: S101 - it is dropped only below
         flow.state = State.FORWARDED
-        flow.ask = None
+        token_ids = flow.token_ids
+        flow.ask = flow.token_ids = None
+        flow.as_ids = token_ids is not None
         metrics.queue_seconds.observe(command.waited_ns / 1e9)
         metrics.overhead_seconds.observe((self._now_ns() - exchange.received_ns - command.waited_ns) / 1e9)
         request_id = flow.identity.request_id
@@ -168,7 +174,7 @@ class Gateway:
                 method=b"POST",
                 target=exchange.target,
                 headers=self.backend.request_headers(exchange, request_id),
-                body=forwarded_body(ask, command.max_new_tokens),
+                body=forwarded_body(ask, command.max_new_tokens, token_ids),
                 response_headers=admitted_headers(self.gate, command, request_id, flow.prompt_tokens),
                 watcher=flow,
             )
@@ -270,7 +276,7 @@ class Gateway:
                 self.metrics.output_tokens.observe(flow.seen_events)
             return
         self.metrics.output_tokens.observe(usage.completion_tokens)
-        if flow.exact and self.compared is not None:
+        if flow.exact and self.compared is not None and not flow.as_ids:
             self.compared(flow.prompt_tokens, usage.prompt_tokens)
         if flow.exact and usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)

@@ -243,7 +243,10 @@ class GateService:
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
         own = watched(counter)
-        self.gateway.compared = None if own is None else own.heed
+        if own is not None:
+            self.gateway.compared = own.heed
+            if self.settings.counting.forward_token_ids:
+                self.gateway.ids_to_forward = own.ids_to_forward
         return counter
 
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:

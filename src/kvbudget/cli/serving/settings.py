@@ -134,6 +134,7 @@ def _counting(args: argparse.Namespace) -> "CountingSettings":
         template_kwargs={} if kwargs is None else template_kwargs_of(kwargs),
         segment_cache_bytes=parse_size(args.segment_cache, "--segment-cache"),
         image_tokens=args.image_tokens,
+        forward_token_ids=args.forward_token_ids,
     )
 
 

@@ -29,13 +29,15 @@ class CountingSettings:
     """How the engine was started, as far as counts depend on it; and what a tokenizer here may keep.
 
     `chat_template`: the text of its `--chat-template`; `template_kwargs`: its `--default-chat-template-kwargs`;
-    `image_tokens`: the most that an image takes, in place of the model's own rule.
+    `image_tokens`: the most that an image takes, in place of the model's own rule; `forward_token_ids`: prompts of
+    /v1/completions go on as the ids that they were counted by.
     """
 
     chat_template: str | None = None
     template_kwargs: dict[str, object] = field(default_factory=dict)
     segment_cache_bytes: int = SEGMENT_CACHE_BYTES
     image_tokens: int | None = None
+    forward_token_ids: bool = False
 
 
 class SplitCounter:
