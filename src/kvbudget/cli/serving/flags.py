@@ -78,7 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--forward-token-ids",
         action="store_true",
-        help="send prompts of /v1/completions on as the token ids that they were counted by, once the engine agreed with "
+        help="send prompts of /v1/completions on as the ids that they were counted by, once the engine agreed with "
         "the tokenizer folder: it need not tokenize them again",
     )
     where.add_argument(
