@@ -32,7 +32,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def reference(name: str) -> "MistralTokenizer[Any]":
+def reference(name: str) -> Any:
     return MistralTokenizer.from_file(str(_file(name)))
 
 
@@ -55,7 +55,7 @@ def _count(counter: MistralCounter, ask: Ask) -> Count:
     return asyncio.run(run())
 
 
-def test_a_chat_has_the_ids_of_mistral_common(counter: MistralCounter, reference: "MistralTokenizer[Any]") -> None:
+def test_a_chat_has_the_ids_of_mistral_common(counter: MistralCounter, reference: Any) -> None:
     texts = ["Be brief. [INST] </s>", "naïve 你好 [/INST]", "so " * 2000, "and then?"]
     roles = [SystemMessage, UserMessage, AssistantMessage, UserMessage]
     request: Any = ChatCompletionRequest(messages=[role(content=text) for role, text in zip(roles, texts, strict=True)])
@@ -76,9 +76,7 @@ def test_tools_take_tokens(counter: MistralCounter) -> None:
     assert _count(counter, _ask(Surface.CHAT, messages=messages, tools=[tool])).prompt_tokens[0] > plain + 10
 
 
-def test_completions_begin_with_the_first_token_unless_told_otherwise(
-    counter: MistralCounter, reference: "MistralTokenizer[Any]"
-) -> None:
+def test_completions_begin_with_the_first_token_unless_told_otherwise(counter: MistralCounter, reference: Any) -> None:
     encode = reference.instruct_tokenizer.tokenizer.encode
     count = _count(counter, _ask(Surface.COMPLETIONS, prompt="a <s> b"))
     assert count.token_ids == encode("a <s> b", bos=True, eos=False)
