@@ -161,8 +161,8 @@ def _doubts(config: dict[str, object], layout: dict[str, Any]) -> list[str]:
     if not llama or kind in (None, "Metaspace"):
         return []
     return [
-        f"tokenizer_config.json names {config['tokenizer_class']}, and tokenizer.json is none of Llama's: an engine with "
-        "transformers 5 may read it otherwise. kvbudget_token_drift_total tells"
+        f"tokenizer_config.json names {config['tokenizer_class']}, and tokenizer.json is none of Llama's: with "
+        "transformers 5 an engine may read it otherwise. kvbudget_token_drift_total tells"
     ]
 
 
