@@ -15,8 +15,7 @@ from kvbudget import __version__
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.tokens.count import Counter
-from kvbudget.edge.tokens.takeover import WatchedCounter
+from kvbudget.edge.tokens import counting
 from kvbudget.errors import InputError
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.gate import Gate
@@ -155,11 +154,6 @@ def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
     return values
 
 
-def counting_of(counter: Counter) -> dict[str, object]:
-    """Who counts prompts; and how often the engine agreed, where that is watched."""
-    return counter.state() if isinstance(counter, WatchedCounter) else {"counts": counter.name}
-
-
 def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
     """The gate as one JSON document: pool, promises by tenant, requests, queue, backend. Blocks and tokens are ints."""
     gateway = reception.gateway
@@ -184,7 +178,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         },
         "policy": gate.config.policy.value,
         "shadow": gateway.shadow,
-        "counting": counting_of(reception.counter),
+        "counting": counting.state_of(reception.counter),
         "learned": _learned(gate),
         "prefix_credit": {
             "sharing": gate.config.sharing.value if gateway.prefix_credit and ledger.key_tokens else "off",

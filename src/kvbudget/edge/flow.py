@@ -19,7 +19,7 @@ from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Relay, RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.ask import Ask
-from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import Arrived
 
@@ -65,6 +65,7 @@ class Flow:
 
     __slots__ = (
         "arrived",
+        "as_ids",
         "ask",
         "backend",
         "counting",
@@ -86,6 +87,7 @@ class Flow:
         "seen_events",
         "state",
         "surface",
+        "token_ids",
         "tries",
         "unreported_events",
     )
@@ -113,6 +115,8 @@ class Flow:
         self.paced = False
         self.held = Held.NOTHING
         self.record: Record | None = None  # for the access log, if there is one
+        self.token_ids: TokenIds | None = None  # to forward in place of the text, until the engine answers
+        self.as_ids = False
         self.relay: Relay | None = None
         self.seen_events = 0
         self.unreported_events = 0
@@ -131,7 +135,7 @@ class Flow:
             self.counting.cancel()  # nobody waits for it any more; done, this does nothing
             self.counting = None
         self.relay = None
-        self.ask = self.arrived = None
+        self.ask = self.arrived = self.token_ids = None
         on_over = self.on_over
         if on_over is not None:
             self.on_over = None
@@ -145,7 +149,7 @@ class Flow:
         """For the relay: pass on what the engine answers, its overload aside."""
         if not self.owner.passes_on(self, status):
             return False
-        self.ask = self.arrived = None
+        self.ask = self.arrived = self.token_ids = None
         return True
 
     def on_events(self, count: int) -> None:

@@ -23,7 +23,7 @@ from kvbudget.edge.openai.forward import forwarded_body
 from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.surfaces.table import ROWS
-from kvbudget.edge.tokens.count import Count
+from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tries import MOST_TRIES, Again, again_after, busy_ns, heard_of
 from kvbudget.errors import AccountingError
@@ -87,6 +87,8 @@ class Gateway:
         self.access_log = access_log
         # Told of every exact count that the engine's usage could be compared with: (counted, told).
         self.compared: Callable[[int, int], None] | None = None
+        # The ids that go to the engine in place of a prompt's text; None: the text.
+        self.ids_to_forward: Callable[[Ask, Count], TokenIds | None] | None = None
         self.backend = backend
         self.backends = {backend.name: backend} if backends is None else backends
         self.metrics = metrics
@@ -134,6 +136,8 @@ class Gateway:
                 flow.prompt_tokens = sum(prompts)
         flow.paced = ask.paced and exact and len(prompts) == 1
         flow.seen_events = flow.unreported_events = -ask.lead_events
+        if self.ids_to_forward is not None:
+            flow.token_ids = self.ids_to_forward(ask, counted)
         self._flows[flow.key] = flow
         flow.held = _WAITING
         if self.access_log is not None:
@@ -235,7 +239,10 @@ class Gateway:
         if flow.record is not None:
             flow.record.instance = backend.name
         try:
-            body = ask.raw if forwarded is None or self.shadow else forwarded_body(ask, forwarded.max_new_tokens)
+            if forwarded is None or self.shadow:
+                body, flow.as_ids = ask.raw, False
+            else:
+                body, flow.as_ids = forwarded_body(ask, forwarded.max_new_tokens, flow.token_ids), bool(flow.token_ids)
             if ask.model is not None and (self.fleet.only is None or ask.model in backend.aliases):
                 body = renamed(body, ask.model, backend.own_name(ask.model))
             flow.relay = backend.upstream.relay(
@@ -473,7 +480,7 @@ class Gateway:
             self.metrics.output_tokens.observe(usage.completion_tokens)
         if not flow.exact or usage.prompt_tokens is None:
             return
-        if self.compared is not None:
+        if self.compared is not None and not flow.as_ids:
             self.compared(flow.prompt_tokens, usage.prompt_tokens)
         if usage.prompt_tokens != flow.prompt_tokens:
             self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)

@@ -32,8 +32,7 @@ from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Counter, CountFailedError
-from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context
-from kvbudget.edge.tokens.takeover import WatchedCounter
+from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
@@ -259,8 +258,11 @@ class GateService:
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
-        if isinstance(counter, WatchedCounter):
-            self.gateway.compared = counter.heed
+        own = watched(counter)
+        if own is not None:
+            self.gateway.compared = own.heed
+            if self.settings.counting.forward_token_ids:
+                self.gateway.ids_to_forward = own.ids_to_forward
         return counter
 
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:

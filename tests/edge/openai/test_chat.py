@@ -42,7 +42,7 @@ def test_messages_of_another_form_are_refused_by_their_path(messages: object, pa
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         {"type": "input_audio", "input_audio": {"data": "AAAA"}},
         {"type": "text", "text": "a", "image_url": "https://example.org/a.png", "uuid": "u"},
@@ -58,6 +58,21 @@ def test_parts_that_are_no_text_are_refused_by_name(part: dict[str, Any]) -> Non
     error = _refusal(messages=[{"role": "user", "content": [part]}])
     assert error.code == "unsupported_content_part"
     assert "image_url" in error.message or "image_url" not in part
+
+
+def test_images_are_taken_out_of_the_messages_by_their_urls() -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
+        {"type": "text", "text": "what is it?"},
+        {"type": "input_image", "image_url": "https://example.org/b.png"},
+    ]
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": parts}]}
+    assert chat_prompt(body).images == ("https://example.org/a.png", "https://example.org/b.png")
+    assert chat_prompt({"messages": [{"role": "user", "content": ["a"]}]}).images == ()
+    for url in (None, "", {}, {"url": 5}):
+        error = _refusal(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": url}]}])
+        assert error.param == "messages[0].content[0].image_url"
+    assert _refusal(**body, mm_processor_kwargs={"max_pixels": 10**9}).code == "unsupported_field"
 
 
 def test_text_parts_null_content_and_tool_calls_are_accepted() -> None:

@@ -105,3 +105,12 @@ def test_tgi_gets_its_cap_among_the_parameters(ask_of: AskOf, parameters: dict[s
 def test_tgi_without_parameters_gets_them(ask_of: AskOf) -> None:
     sent = json.loads(forwarded_body(ask_of(Surface.TGI_GENERATE), 5))
     assert sent == {"inputs": "hi", "parameters": {"max_new_tokens": 5}}
+
+
+def test_a_prompt_goes_on_as_the_ids_that_it_was_counted_by_and_nothing_else_changes() -> None:
+    raw = b'{"model": "m",  "prompt": ["a \\u00e9 \\"b\\""], "max_tokens": 5, "seed": 1.50}'
+    ask = parse_ask(Surface.COMPLETIONS, raw)
+    ids = b"\x07\x00\x00\x00\x00\x01\x00\x00"
+    assert forwarded_body(ask, 5, ids) == b'{"model": "m",  "prompt": [7,256], "max_tokens": 5, "seed": 1.50}'
+    assert forwarded_body(ask, 4, [7, 8]) == b'{"model": "m",  "prompt": [7,8], "max_tokens": 4, "seed": 1.50}'
+    assert forwarded_body(ask, 5) is raw

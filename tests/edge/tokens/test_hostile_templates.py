@@ -5,25 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from kvbudget.edge.tokens.fuel import MAX_SECONDS
-
 SCRIPT = Path(__file__).with_name("hostile_templates.py")
-# Beyond the limit of a rendering: one step that was under way, and what is not rendering (busy machines).
-SLACK_S = 2.0
+# Of the thread's own time: the limit that the script sets, and one step that was under way.
+LIMIT_S = 0.2 + 2.0
 HARMLESS = {"", "[Undefined]"}
 
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, tuple[str, str, float]]:
     """How each template ended, in a process that may take 3 GiB of addresses."""
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=115, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return {name: (end, told, seconds) for name, end, told, seconds in map(json.loads, done.stdout.splitlines())}
 
 
 def test_no_template_hangs_or_takes_the_memory(ends: dict[str, tuple[str, str, float]]) -> None:
     assert len(ends) > 50
-    slow = {name: seconds for name, (_, _, seconds) in ends.items() if seconds > MAX_SECONDS + SLACK_S}
+    slow = {name: seconds for name, (_, _, seconds) in ends.items() if seconds > LIMIT_S}
     assert not slow
     assert {end for end, _, _ in ends.values()} <= {"refused", "text"}
 

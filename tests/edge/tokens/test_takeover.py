@@ -8,7 +8,7 @@ import pytest
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.count import Count
-from kvbudget.edge.tokens.takeover import AGREEMENTS, DRIFTS, TRIAL_EVERY, WINDOW, WatchedCounter
+from kvbudget.edge.tokens.takeover import AGREEMENTS, DRIFTS, TEXT_EVERY, TRIAL_EVERY, WINDOW, WatchedCounter
 from kvbudget.units import Tokens
 
 
@@ -116,6 +116,25 @@ def test_it_takes_twice_as_long_each_time(watched: WatchedCounter, local: Says, 
         _tokens(watched, chat("a"))
         assert not watched.engine_counts
     assert watched.takeovers == 3
+
+
+def test_ids_are_forwarded_once_the_engine_has_agreed_and_some_texts_still_go_to_be_compared(
+    watched: WatchedCounter, completions: Callable[..., Ask], chat: Callable[..., Ask]
+) -> None:
+    count = Count((Tokens(2),), True, b"\x01\x00\x00\x00\x02\x00\x00\x00")
+    ask = completions("ab")
+    assert watched.ids_to_forward(ask, count) is None  # nothing is known yet
+    for _ in range(WINDOW):
+        watched.heed(2, 2)
+    sent = [watched.ids_to_forward(ask, count) for _ in range(TEXT_EVERY)]
+    assert sent.count(None) == 1
+    assert {ids for ids in sent if ids is not None} == {count.token_ids}
+    others = [chat("ab"), completions(["ab", "cd"]), completions([1, 2]), completions("ab", echo=True),
+              completions("ab", truncate_prompt_tokens=1)]  # fmt: skip
+    assert not any(watched.ids_to_forward(other, count) for other in others)
+    assert watched.ids_to_forward(ask, count._replace(exact=False)) is None
+    watched.heed(2, 3)
+    assert not any(watched.ids_to_forward(ask, count) for _ in range(TEXT_EVERY))
 
 
 def test_neither_a_refusal_nor_a_bound_is_an_agreement(

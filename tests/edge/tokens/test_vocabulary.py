@@ -7,6 +7,14 @@ from kvbudget.edge.tokens import vocabulary
 from kvbudget.edge.tokens.vocabulary import Vocabulary
 
 
+@pytest.mark.parametrize(
+    ("name", "told"), [("LlamaTokenizerFast", True), ("PreTrainedTokenizerFast", False), (None, False)]
+)
+def test_a_class_that_transformers_would_build_otherwise_is_told(folder: Path, name: str | None, told: bool) -> None:
+    notes = Vocabulary.load(folder, {"tokenizer_class": name}).notes
+    assert any("may read it otherwise" in note for note in notes) is told
+
+
 def test_both_tokenizers_give_the_reference_length(folder: Path, reference: Tokenizer) -> None:
     loaded = Vocabulary.load(folder, {})
     assert loaded.fast

@@ -10,6 +10,8 @@ DEFAULTS = {
     "chat_template": None,
     "default_chat_template_kwargs": None,
     "segment_cache": "64MiB",
+    "image_tokens": None,
+    "forward_token_ids": False,
     "pool_blocks": None,
     "block_size": None,
     "max_context": None,
@@ -78,6 +80,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--segment-cache",
         metavar="SIZE",
         help="with a tokenizer folder: memory for texts that come again, 0 for none (default 64MiB)",
+    )
+    where.add_argument(
+        "--image-tokens",
+        type=int,
+        metavar="N",
+        help="the most tokens that an image takes (default: by the rule of the model in the tokenizer folder)",
+    )
+    where.add_argument(
+        "--forward-token-ids",
+        action="store_true",
+        help="send prompts of /v1/completions on as the ids that they were counted by, once the engine agreed with "
+        "the tokenizer folder: it need not tokenize them again",
     )
     where.add_argument(
         "--pool-blocks", type=int, metavar="N", help="blocks that requests can use (default: ask the engine)"

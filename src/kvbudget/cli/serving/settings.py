@@ -24,7 +24,14 @@ if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.pool.groups import Layout
 
 _LOWEST: dict[str, float] = {"pool_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1}
-_LOWEST |= {"margin_blocks": 0, "queue_requests": 0, "queue_seconds": 0, "drain_seconds": 0, "slo_ttft": 0.001}
+_LOWEST |= {
+    "image_tokens": 1,
+    "margin_blocks": 0,
+    "queue_requests": 0,
+    "queue_seconds": 0,
+    "drain_seconds": 0,
+    "slo_ttft": 0.001,
+}
 _HIGHEST = 10**12
 _LARGEST_BLOCK = 1 << 20  # tokens; the gate keeps a row as long as a block
 
@@ -138,6 +145,8 @@ def _counting(args: argparse.Namespace) -> "CountingSettings":
         chat_template=None if args.chat_template is None else text_of(Path(args.chat_template)),
         template_kwargs={} if kwargs is None else template_kwargs_of(kwargs),
         segment_cache_bytes=parse_size(args.segment_cache, "--segment-cache"),
+        image_tokens=args.image_tokens,
+        forward_token_ids=args.forward_token_ids,
     )
 
 

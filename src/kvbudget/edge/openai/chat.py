@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.errors import BadRequestError, shown
 from kvbudget.edge.openai.fields import Path, spelled
+from kvbudget.edge.openai.images import IMAGE_PARTS, check_image_part, url_of
 from kvbudget.edge.openai.prompts import ChatPrompt
 
 # The member that carries the text of each kind of text part (vLLM 0.32 MM_PARSER_MAP).
@@ -48,13 +49,17 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
     messages = fields.objects(body, "messages")
     if not messages:
         raise BadRequestError("messages must be an array with at least one message", "messages", "empty_prompt")
+    parts: list[object] = []
     for index, message in enumerate(messages):
         # Role and text alone: what most messages are, and nothing in them is left to check.
         plain = len(message) == 2 and type(message.get("role")) is str and type(message.get("content")) is str
         if not plain:
             _check_message(message, ("messages", index))
+            if type(content := message.get("content")) is list:
+                parts += content
+    images = _images(body, parts) if parts else ()
     if body.keys().isdisjoint(_OPTIONS):
-        return ChatPrompt(messages, None, True, False, {}, False)
+        return ChatPrompt(messages, None, True, False, {}, False, images)
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False
     if continued and generation is not False:
@@ -70,7 +75,17 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
         continue_final_message=continued,
         template_kwargs=template_kwargs(body),
         add_special_tokens=fields.boolean(body, "add_special_tokens") or False,
+        images=images,
     )
+
+
+def _images(body: dict[str, object], parts: list[object]) -> tuple[str, ...]:
+    """URLs of the image parts among these."""
+    objects = [part for part in parts if isinstance(part, dict)]
+    urls = [url for part in objects if part.get("type") in IMAGE_PARTS and (url := url_of(part)) is not None]
+    if urls:
+        fields.refuse(body, "mm_processor_kwargs", "it changes what images take")
+    return tuple(urls)
 
 
 def _check_message(message: dict[str, object], path: Path) -> None:
@@ -100,12 +115,15 @@ def _check_part(part: object, path: Path) -> None:
         at = spelled(path)
         raise BadRequestError(f"{at} must be a string or an object, got {shown(part)}", at)
     kind = part.get("type")
+    if isinstance(kind, str) and kind in IMAGE_PARTS and _MEDIA_KEYS.isdisjoint(part.keys() - {"image_url"}):
+        check_image_part(part, spelled(path))
+        return
     if not isinstance(kind, str) or kind not in TEXT_PARTS or not _MEDIA_KEYS.isdisjoint(part):
         media = next((key for key in sorted(_MEDIA_KEYS) if key in part), None)
         at = spelled(path)
         raise BadRequestError(
-            f"{at} has type {shown(kind if media is None else media)}: only text parts are accepted, because this gate "
-            "does not bound the tokens of images, audio and video",
+            f"{at} has type {shown(kind if media is None else media)}: only text and images are accepted, because this "
+            "gate does not bound the tokens of audio, video and embeddings",
             at,
             "unsupported_content_part",
         )

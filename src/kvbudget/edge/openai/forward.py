@@ -1,6 +1,11 @@
 """Which bytes go to the engine: the client's own, with the granted `max_tokens` cut in when they say otherwise."""
 
-from kvbudget.edge.openai.ask import Ask, Surface
+from array import array
+from collections.abc import Sequence
+
+import orjson
+
+from kvbudget.edge.openai.ask import Ask, Surface, TextPrompt
 from kvbudget.edge.openai.body import Span, member_spans
 
 # Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
@@ -9,19 +14,40 @@ _ALIASES = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict"
 _NO_OTHER_NAME = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
 
 
-def forwarded_body(ask: Ask, max_new_tokens: int) -> bytes:
-    """The body to send upstream, asking for exactly `max_new_tokens` per sequence.
+# Members with which the engine needs the text of the prompt, or reads another part of it than was counted.
+_NEEDS_NO_TEXT = frozenset((
+    "echo", "suffix", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs", "kv_transfer_params",
+)).isdisjoint  # fmt: skip
+
+
+def takes_token_ids(ask: Ask) -> bool:
+    """Whether the engine answers the same when the prompt comes as token ids: one text of `/v1/completions`."""
+    prompt = ask.prompt
+    return (
+        ask.surface is Surface.COMPLETIONS
+        and isinstance(prompt, TextPrompt)
+        and len(prompt.texts) == 1
+        and _NEEDS_NO_TEXT(ask.body.keys())
+    )
+
+
+def forwarded_body(ask: Ask, max_new_tokens: int, token_ids: Sequence[int] | bytes | None = None) -> bytes:
+    """The body to send upstream, asking for exactly `max_new_tokens` per sequence; the prompt as `token_ids` if given.
 
     `ask.raw` itself (the same object) when it already says that, or generates nothing. Else only that number is
     replaced or inserted, and larger caps under other names are lowered to it; every other byte, numbers and escapes
     included, stays as it came.
     """
     body = ask.body
-    if ask.max_new_field == "max_tokens" and body.get("max_tokens") == max_new_tokens and _NO_OTHER_NAME(body.keys()):
+    plain = ask.max_new_field == "max_tokens" and body.get("max_tokens") == max_new_tokens
+    if plain and token_ids is None and _NO_OTHER_NAME(body.keys()):
         return ask.raw  # what most bodies are, without looking at each name
     if not ask.max_new_field:
         return ask.raw  # nothing is generated
     edits = _edits(ask, max_new_tokens)
+    if token_ids is not None:
+        listed = array("I", token_ids).tolist() if isinstance(token_ids, bytes) else list(token_ids)
+        edits.append((member_spans(ask.raw)["prompt"], orjson.dumps(listed)))
     if not edits:
         return ask.raw
     pieces, at = [], 0

@@ -8,7 +8,8 @@ class ChatPrompt(NamedTuple):
     """Messages that the model's chat template renders.
 
     `messages` and `tools` are as the client sent them, types checked. `template_kwargs` is everything else that the
-    template sees (`chat_template_kwargs`, `documents`, `reasoning_effort`), merged as vLLM 0.32 merges it.
+    template sees (`chat_template_kwargs`, `documents`, `reasoning_effort`), merged as vLLM 0.32 merges it. `images` are
+    the URLs of its image parts: what they take is not in the text.
     """
 
     messages: tuple[dict[str, object], ...]
@@ -17,6 +18,7 @@ class ChatPrompt(NamedTuple):
     continue_final_message: bool
     template_kwargs: dict[str, object]
     add_special_tokens: bool
+    images: tuple[str, ...] = ()
 
 
 class TextPrompt(NamedTuple):

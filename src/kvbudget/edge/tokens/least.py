@@ -6,15 +6,15 @@ the tokenizer can swallow text without a token for it: unknown normalisers and p
 
 from typing import Any, NamedTuple
 
-# NFC makes at most three code points one (Hangul: 9 bytes of UTF-8 become 3); ASCII alone it does not change.
-NFC_SHRINKING = 3
+# NFC shortens UTF-8 by 3.5 at the most (U+1FBE U+0308 U+0341: 7 bytes become 2); ASCII alone it does not change.
+NFC_SHRINKING = 4
 _SPACE = "▁"
 _BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _KEEPING = frozenset(("ByteLevel", "Digits"))  # pre-tokenizers that drop nothing
 
 
 class LowerBound(NamedTuple):
-    """`longest`: most bytes of a normalised text that a token stands for; `shrinking`: how far that form is shorter."""
+    """`longest`: most bytes of normalised text for one token; `shrinking`: how far that form can be shorter."""
 
     longest: int
     shrinking: int

@@ -11,7 +11,8 @@ from collections.abc import Awaitable
 
 from kvbudget.edge.openai.ask import Ask, TokenPrompt
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.tokens.count import Count, Counter
+from kvbudget.edge.openai.forward import takes_token_ids
+from kvbudget.edge.tokens.count import Count, Counter, TokenIds
 
 log = logging.getLogger("kvbudget.tokens")
 
@@ -22,6 +23,8 @@ DRIFTS = 3
 TRIAL_EVERY = 8
 AGREEMENTS = 16
 MOST_AGREEMENTS = 1024
+# Prompts that could go to the engine as ids and go as text, to be compared.
+TEXT_EVERY = 16
 
 
 class WatchedCounter:
@@ -38,6 +41,7 @@ class WatchedCounter:
         self._needed = AGREEMENTS
         self._agreed = 0
         self._asked = 0
+        self._forwarded = 0
 
     @property
     def name(self) -> str:
@@ -53,6 +57,19 @@ class WatchedCounter:
         if self._asked % TRIAL_EVERY or isinstance(told, Count):
             return told
         return self._beside(told, ask)
+
+    def ids_to_forward(self, ask: Ask, count: Count) -> TokenIds | None:
+        """The prompt as ids, where the engine takes them and has agreed with every count of late.
+
+        One in TEXT_EVERY still goes as text: ids would be counted as they are, whatever tokenizer they are from.
+        """
+        if not count.exact or count.token_ids is None or not takes_token_ids(ask):
+            return None
+        self._forwarded += 1
+        agreed = len(self._recent) == WINDOW and not any(self._recent)
+        if not self.engine_counts and not agreed:
+            return None
+        return count.token_ids if self._forwarded % TEXT_EVERY else None
 
     def heed(self, counted: int, told: int) -> None:
         """A finished request of text had `counted` prompt tokens by an exact count, and `told` by the engine."""

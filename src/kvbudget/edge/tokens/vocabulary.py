@@ -72,6 +72,7 @@ class Vocabulary:
             notes.append(f"{len(missing)} added tokens come from tokenizer_config.json alone")
         text = reference.to_str()
         layout = json.loads(text)
+        notes += _doubts(config, layout)
         fast, note = _proved_fast(reference, text, layout, segment_cache_bytes)
         return cls(reference, fast, (*notes, note), lower_bound_of(layout))
 
@@ -150,6 +151,19 @@ def _missing_tokens(reference: Tokenizer, config: dict[str, object]) -> list[Add
             }
             missing.append(AddedToken(content, **flags))
     return missing
+
+
+def _doubts(config: dict[str, object], layout: dict[str, Any]) -> list[str]:
+    """transformers 5 builds Llama's tokenizer anew by its class, whatever splits tokenizer.json has; except for
+    model types that it lists (deepseek_v3 and others)."""
+    llama = config.get("tokenizer_class") in ("LlamaTokenizer", "LlamaTokenizerFast")
+    kind = (layout.get("pre_tokenizer") or {}).get("type")
+    if not llama or kind in (None, "Metaspace"):
+        return []
+    return [
+        f"tokenizer_config.json names {config['tokenizer_class']}, and tokenizer.json is none of Llama's: with "
+        "transformers 5 an engine may read it otherwise. kvbudget_token_drift_total tells"
+    ]
 
 
 def _proved_fast(

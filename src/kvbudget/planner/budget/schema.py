@@ -333,7 +333,8 @@ ADDRESSES = Kind("text, or a list of texts", lambda value: isinstance(value, str
 # Flags of `kvbudget serve`: a value that stands here is one that its command line would take.
 GATE: Mapping[str, Kind] = {
     "backend": ADDRESSES, "embedded_engine": SIGN, "tokenizer": TEXT, "chat_template": TEXT,
-    "default_chat_template_kwargs": TEXT, "segment_cache": BYTES, "pool_blocks": POSITIVE,
+    "default_chat_template_kwargs": TEXT, "segment_cache": BYTES, "image_tokens": POSITIVE, "forward_token_ids": SIGN,
+    "pool_blocks": POSITIVE,
     "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH, "max_num_seqs": POSITIVE,
     "max_num_batched_tokens": POSITIVE, "policy": _one_of(*POLICIES), "margin_blocks": COUNT, "margin": MARGIN,
     "queue_requests": COUNT, "queue_tokens": LENGTH, "queue_seconds": NUMBER, "slo_ttft": NUMBER,
