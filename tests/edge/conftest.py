@@ -45,6 +45,7 @@ class ScriptedEngine:
     refuse_with: int = 0
     metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
     models_broken: bool = False
+    models: list[str] = field(default_factory=lambda: ["m"])
     die: str = ""  # "before head" or "midway"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
@@ -86,7 +87,8 @@ class ScriptedEngine:
         if path == "/v1/models" and self.models_broken:
             return self._json(writer, {"error": "broken"}, 500)
         if path == "/v1/models":
-            return self._json(writer, {"data": [{"id": "m", "max_model_len": self.max_model_len}]})
+            listed = [{"id": model, "max_model_len": self.max_model_len} for model in self.models]
+            return self._json(writer, {"data": listed})
         if path == "/tokenize":
             if self.hold_counting and not await self._held(reader):
                 return False
@@ -219,6 +221,12 @@ async def _stand(engine: ScriptedEngine, look_for_s: float, **config: object) ->
 
 
 Scene = Callable[[Stand], Awaitable[None]]
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., ScriptedEngine]:
+    """The class, which cannot be imported from here."""
+    return ScriptedEngine
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ GATE_START_S = 60.0
 STOP_S = 20.0
 
 Found = TypeVar("Found")
-EngineFactory = Callable[[str], AbstractContextManager["Engine"]]
+EngineFactory = Callable[..., AbstractContextManager["Engine"]]
 GateFactory = Callable[..., AbstractContextManager["Gate"]]
 
 
@@ -192,13 +192,13 @@ def prompts(model: Path) -> Prompts:
 
 @pytest.fixture(scope="session")
 def start_engine(engine_venv: Path, model: Path) -> EngineFactory:
-    """Starts a vLLM for a `with` block; the argument names it in the logs."""
+    """Starts a vLLM for a `with` block; the first argument names it in the logs, the others are flags beside ours."""
 
     @contextlib.contextmanager
-    def start(name: str) -> Iterator[Engine]:
+    def start(name: str, *flags: str) -> Iterator[Engine]:
         port = _free_port()
         wiring = ("--host=127.0.0.1", f"--port={port}")
-        command = [str(engine_venv / "bin" / "vllm"), "serve", str(model), *wiring, *ENGINE_FLAGS]
+        command = [str(engine_venv / "bin" / "vllm"), "serve", str(model), *wiring, *ENGINE_FLAGS, *flags]
         engine = Engine(name, command, _engine_environment())
         try:
             engine.url = f"http://127.0.0.1:{port}"
