@@ -43,6 +43,7 @@ class ScriptedEngine:
     hold_counting: bool = False
     chunks: int = 3
     refuse_with: int = 0
+    refuse_message: str = "no"
     metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
     models_broken: bool = False
     models: list[str] = field(default_factory=lambda: ["m"])
@@ -101,7 +102,9 @@ class ScriptedEngine:
         self.requests.append(ask)
         self.heads.append(headers)
         if self.refuse_with:
-            return self._json(writer, {"error": {"message": "no", "code": "engine's own"}}, self.refuse_with)
+            return self._json(
+                writer, {"error": {"message": self.refuse_message, "code": "engine's own"}}, self.refuse_with
+            )
         if self.die == "before head":
             writer.transport.abort()
             return False

@@ -268,3 +268,85 @@ def test_gauges_are_told_by_instance(play: Play) -> None:
         assert "kvbudget_queue_requests 0.0" in text
 
     play(scene, {"a": {"count": 10}, "b": {"count": 10}})
+
+
+def test_an_engine_that_was_overloaded_for_a_moment_is_asked_again_from_our_queue(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        engine = stand.engines["a"]
+        task = asyncio.create_task(stand.chat())
+        await stand.until(lambda: len(engine.requests) == 1)
+        engine.refuse_with = 0
+        answer = await task
+        assert (answer.status_code, len(engine.requests)) == (200, 2)
+        assert int(answer.headers["x-kvbudget-queue-ms"]) >= 200
+        assert (stand.outcomes(), stand.promised()) == ({"finished": 1}, 0)
+
+    play(scene, {"a": {"count": 10, "refuse_with": 503}})
+
+
+def test_a_client_that_leaves_between_two_tries_is_forgotten(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        task = asyncio.create_task(stand.chat())
+        await stand.until(lambda: stand.service.fleet.waiting == 1)
+        task.cancel()
+        await stand.until(lambda: stand.outcomes() == {"withdrawn": 1})
+        assert len(stand.engines["a"].requests) == 1
+
+    play(scene, {"a": {"count": 10, "refuse_with": 503}})
+
+
+def test_a_stuck_engine_loses_whoever_got_nothing_yet(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        tasks = [asyncio.create_task(stand.chat()) for _ in range(2)]
+        await stand.until(lambda: stand.asked() == {"a": 1, "b": 1})
+        stuck = stand.service.instances[0].member
+        stand.engines["b"].release.set()
+        stand.service.gateway.recall(stuck)
+        assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+        assert stand.asked() == {"a": 1, "b": 2}
+
+    engine = {"count": 10, "hold": True}
+    play(scene, {"a": dict(engine), "b": dict(engine)})
+
+
+def test_what_a_restarted_engine_had_is_lost_and_said_so(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        task = asyncio.create_task(stand.chat())
+        await stand.until(lambda: stand.asked() == {"a": 1})
+        (instance,) = stand.service.instances
+        stand.service.gateway.engine_lost(instance.member)
+        assert not task.done(), "it may have been sent to the new one"
+        instance.backend.last_looked_ns = 1 << 62
+        stand.service.gateway.engine_lost(instance.member)
+        answer = await task
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+        assert (stand.outcomes(), stand.promised()) == ({"engine_lost": 1}, 0)
+
+    play(scene, {"a": {"count": 10, "hold": True}}, abort_tail_ns=10**12)
+
+
+@pytest.mark.parametrize(("message", "status"), [("Context size has been exceeded.", 429), ("a bug", 500)])
+def test_a_500_of_llamacpp_for_want_of_room_is_an_overload_and_any_other_is_passed_on(
+    play: Play, message: str, status: int
+) -> None:
+    async def scene(stand: Stand) -> None:
+        (instance,) = stand.service.instances
+        assert instance.backend.facts.engine == "llamacpp"
+        stand.engines["a"].refuse_message = message
+        answer = await stand.chat()
+        assert answer.status_code == status
+        if status == 500:
+            assert answer.json()["error"]["message"] == message
+
+    metrics = b"llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"
+    play(scene, {"a": {"count": 10, "refuse_with": 500, "metrics": metrics}}, {"a": {"pool_blocks": 30}})
+
+
+def test_the_first_of_two_that_was_never_up_does_not_keep_the_other_from_work(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        assert (await stand.chat()).status_code == 200
+        assert stand.asked() == {"a": 0, "b": 1}
+        hopeless = await stand.chat(messages=[{"role": "user", "content": "x"}], max_tokens=10**6)
+        assert hopeless.status_code == 200, "clamped to what b has"
+
+    play(scene, {"a": {"count": 10, "healthy": False}, "b": {"count": 10}})
