@@ -326,7 +326,7 @@ def _healthy(engine: Engine) -> bool | None:
 
 def _warm_up(engine: Engine) -> None:
     """The first answers of all pay for imports and caches: seconds in which vLLM answers nobody."""
-    message = [{"role": "user", "content": "warm up " * 200}]
+    message = [{"role": "user", "content": "warm up " * 100}]
     for stream in (False, True):
         body = {"model": "tiny", "messages": message, "max_tokens": 64, "ignore_eos": True, "stream": stream}
         engine.http.post(f"{engine.url}/v1/chat/completions", json=body).raise_for_status()
