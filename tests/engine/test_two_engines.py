@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-SHORT_LEN = 768
-SHORT_FLAGS = (f"--max-model-len={SHORT_LEN}", "--num-gpu-blocks-override=25")
+SHORT_LEN = 512
+SHORT_FLAGS = (f"--max-model-len={SHORT_LEN}", "--num-gpu-blocks-override=17")
 CLIENTS = 12
 END_S = 60.0
 
@@ -45,7 +45,7 @@ def test_lengths_decide_who_takes_what_and_a_killed_engine_leaves_nobody_hanging
 
         told = {one["url"]: one for one in gate.state()["instances"]}
         assert (told[long.url]["tier"], told[short.url]["tier"]) == (1, 0)
-        assert (told[short.url]["max_context"], told[short.url]["usable_blocks"]) == (SHORT_LEN, 24)
+        assert (told[short.url]["max_context"], told[short.url]["usable_blocks"]) == (SHORT_LEN, 16)
 
         before = served(long), served(short)
         assert {send(ask(16)).status_code for _ in range(4)} == {200}
