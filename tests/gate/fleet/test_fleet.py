@@ -306,6 +306,17 @@ def test_progress_with_nobody_waiting_leads_to_nothing(make_fleet: Make) -> None
     assert scene.fleet.next_wake_ns is None
 
 
+def test_a_look_at_those_who_wait_is_bounded(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"queue_tokens": 10**6}, x=(8,), y=(8,), z=(8,))
+    scene.arrive("a", 100, 28)
+    scene.arrive("b", 100, 12)
+    scene.arrive("c", 100, 28)
+    assert scene.arrive("s", 8, 8) == ["s>y"]
+    large = [scene.arrive(f"r{number}", 100, 28)[0] for number in range(27)]
+    assert {told.partition("..")[0] for told in large} == {f"r{number}" for number in range(27)}
+    assert scene.push(finished("s")) == [], "no room for any of them"
+
+
 # They come and go
 
 
@@ -371,6 +382,8 @@ def test_the_only_one_that_is_taken_out_leaves_nobody(make_fleet: Make) -> None:
     assert scene.push(finished("a")) == ["c>x"]
     assert scene.fleet.placed("c").name == "x"
     assert scene.fleet.next_wake_ns is None
+    event = Arrived("d", (Tokens(16),), Tokens(16), Tokens(64))
+    assert scene.told(scene.fleet.again(event, frozenset({"x"}), 0)) == ["d..x"], "there is no other"
 
 
 def test_a_gate_that_drains_takes_nobody(make_fleet: Make) -> None:
