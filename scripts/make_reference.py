@@ -323,7 +323,10 @@ def refusals() -> str:
 def backends() -> str:
     """The keys of [[backend]]."""
     lines = ["## Instances: `[[backend]]` of kvbudget.toml", ""]
-    lines += ["One table for each engine. What is not said there holds as `[gate]` says for all. `SIGHUP` takes over all", ""]
+    lines += [
+        "One table for each engine. What is not said there holds as `[gate]` says for all. `SIGHUP` takes over all",
+        "",
+    ]
     lines[-2] += " but `url` and `name`, and tables that came or went."
     lines += ["| key | value | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {kind.words} | {BACKENDS[name]} |" for name, kind in BACKEND.items()]

@@ -20,6 +20,7 @@ from kvbudget.units import Tokens
 log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S = 5.0
+_SOON_NS = 500_000_000
 # A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
 _NOT_FORWARDED = frozenset(
     {
@@ -97,6 +98,11 @@ class Backend:
             self.facts = EngineFacts(up=False, problem="a request could not reach it")
             self.on_down()
         self._look_now.set()
+
+    def look_soon(self) -> None:
+        """Something happened that it may not have survived. A storm of that is one reason to look."""
+        if time.monotonic_ns() - self.facts.looked_ns > _SOON_NS:
+            self._look_now.set()
 
     async def look(self) -> EngineFacts:
         """Ask the engine for health, models and metrics. What goes wrong is in `problem`."""

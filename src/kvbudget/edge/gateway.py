@@ -264,9 +264,12 @@ class Gateway:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.unreported_events:
             self._report_progress(flow)
-        self._hear(flow, end)
-        if self._tries_again(flow, end, outcome):
-            return
+        if self.fleet.only is None or end.outcome is not RelayOutcome.DONE:
+            self._hear(flow, end)
+            if self._tries_again(flow, end, outcome):
+                return
+        elif backend is not None:
+            backend.busy_in_row = 0
         self.end(
             flow,
             outcome,
@@ -291,6 +294,8 @@ class Gateway:
             backend.busy_in_row = 0
         if end.outcome is RelayOutcome.UNREACHABLE:
             backend.found_down()
+        elif end.outcome is RelayOutcome.CLIENT_GONE:
+            backend.look_soon()  # an abort has killed engines (LMCache#3688)
         if self.fleet.only is None and flow.state is State.FORWARDED:
             self._obey(self.fleet.heard(flow.key, heard, self._now_ns()))
 
