@@ -29,7 +29,7 @@ def test_a_table_says_what_holds_for_one_engine(tmp_path: Path) -> None:
     assert one == InstanceSettings("http://a:1")
     assert (two.url, two.shown_name, two.max_context, two.drain) == ("http://[::1]:2", "long", 8192, True)
     options = two.options()
-    assert (options.models, options.fallback) == ({"m", "chat"}, {"big"})
+    assert (options.models, options.fallback) == (frozenset({"m", "chat"}), frozenset({"big"}))
     assert (options.weight, options.tier, options.borrow, options.fallback_share) == (2, 1, 0.5, 0.25)
 
 

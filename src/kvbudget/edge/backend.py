@@ -155,7 +155,9 @@ class Backend:
             pause_s = self._interval_s if self.facts.up else self._down_interval_s
             self._look_now.clear()
             try:
-                await asyncio.wait_for(self._look_now.wait(), pause_s)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes while the event is being set.
+                async with asyncio.timeout(pause_s):
+                    await self._look_now.wait()
                 # A burst of failed relays is one reason to look, not many.
                 await asyncio.sleep(self._down_interval_s / 5)
             except TimeoutError:
