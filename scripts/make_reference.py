@@ -21,6 +21,7 @@ from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.planner.budget.schema import BACKEND
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference.md"
@@ -33,6 +34,7 @@ REFUSALS = {
     Refusal.CONTEXT_EXCEEDED: "The prompt leaves no room for one token under the context cap. Shorten it.",
     Refusal.NEVER_FITS: "Prompt + max_tokens is more than the whole pool can hold. The message names the largest that fits.",
     Refusal.TOO_MANY_SEQUENCES: "n (times the prompts of a list) is more than the engine runs at once.",
+    Refusal.UNKNOWN_MODEL: "No configured engine serves a model of this name, nor stands in for it. `GET /v1/models` lists them.",
     Refusal.BAD_REQUEST: "Body or headers cannot be understood, or ask for what the gate cannot account for. See error codes.",
     Refusal.TENANT_TOO_LARGE: "More blocks than its tenant may reserve at all (`max_blocks`).",
     Refusal.TENANT_SHARE: "No room beside what others need, and its tenant has more than its share already.",
@@ -42,11 +44,11 @@ REFUSALS = {
     Refusal.QUEUE_FULL: "No room now, and the queue is at its bound of requests or tokens.",
     Refusal.DEADLINE: "No room came, or is expected, before the deadline (`x-kvbudget-deadline-ms`; else `--queue-seconds`, "
     "and under `learned` what is worth it for `--slo-ttft`).",
-    Refusal.ENGINE_BUSY: "The engine itself refused it for overload (its 429 or 503), by limits of its own.",
+    Refusal.ENGINE_BUSY: "The engine itself refused it for overload (429, 503, 529; llama.cpp's 500), at three tries of ours.",
     Refusal.LOGPROBS_FULL: "Logprobs of other prompts are being computed (`--max-prompt-logprobs-tokens`).",
-    Refusal.DRAINING: "The gate shuts down.",
+    Refusal.DRAINING: "The gate shuts down, or its only instance is taken out of service.",
     Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",
-    Refusal.NO_BACKEND: "The engine cannot be reached, or the size of its pool is not known yet.",
+    Refusal.NO_BACKEND: "No engine that could take it can be reached, makes progress, or has told the size of its pool.",
 }
 # What each API is charged, for people; KeyError when one is missing.
 CHARGES = {
@@ -71,8 +73,25 @@ OUTCOMES = {
     Outcome.CLIENT_GONE: "The client left after it was forwarded; the engine's connection was closed at once.",
     Outcome.UPSTREAM_FAILED: "The engine could not be reached or broke off.",
     Outcome.UPSTREAM_REFUSED: "The engine answered with an error, which was relayed.",
+    Outcome.ENGINE_LOST: "The engine was restarted, so it no longer knew of the request.",
     Outcome.TIMED_OUT: "The engine kept silent for too long.",
     Outcome.SHUT_DOWN: "Cut off when the gate ended.",
+}
+BACKENDS = {
+    "url": "Where it is: `http://HOST:PORT`.",
+    "name": "Its name in metrics, answers and the admin API; host and port where it is not given.",
+    "models": "Names under which it is asked for, beside those that the engine lists.",
+    "aliases": "Other names, each with the engine's own: the request is sent with that.",
+    "weight": "How much work it gets beside others of its kind; 1 where it is not given.",
+    "tier": "Its place among lengths, smaller takes first; found from its context where it is not given.",
+    "pool_blocks": "As `--pool-blocks`, for this one.",
+    "block_size": "As `--block-size`, for this one.",
+    "max_context": "As `--max-context`, for this one.",
+    "max_num_seqs": "As `--max-num-seqs`, for this one.",
+    "borrow": "Share of its pool that work of shorter tiers may reserve; 1 where it is not given.",
+    "fallback": "Models for which it stands in when no instance of theirs takes a request now.",
+    "fallback_share": "Share of its pool that may be reserved for that; 1 where it is not given.",
+    "drain": "It gets no work; what it has goes on.",
 }
 # What stands before the first string of these calls in the source is what the planner says.
 SPEAKERS = ("Refusal", "Shared", "Finding", "Reason", "Explanation")  # a Shared becomes a refusal
@@ -202,7 +221,7 @@ Every other header passes both ways, hop-by-hop ones aside.
 
 def reference() -> str:
     """The whole page."""
-    sections = [HEAD, commands(), findings(), apis(), HEADERS, refusals(), error_codes(), metrics()]
+    sections = [HEAD, commands(), findings(), apis(), HEADERS, backends(), refusals(), error_codes(), metrics()]
     return "\n".join(section.strip() + "\n" for section in sections)
 
 
@@ -335,6 +354,21 @@ def refusals() -> str:
     lines += ["", "`--overload-status` replaces 429.", "", "## Outcomes", ""]
     lines += ["Label `outcome` of `kvbudget_requests_total`.", "", "| outcome | meaning |", "|---|---|"]
     lines += [f"| `{outcome}` | {text} |" for outcome, text in OUTCOMES.items()]
+    return "\n".join(lines)
+
+
+def backends() -> str:
+    """The keys of [[backend]]."""
+    lines = ["## Instances: `[[backend]]` of kvbudget.toml", ""]
+    lines += [
+        "One table for each engine. What is not said there holds as `[gate]` says for all. `SIGHUP` takes over all",
+        "",
+    ]
+    lines[-2] += " but `url` and `name`, and tables that came or went."
+    lines += ["| key | value | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {kind.words} | {BACKENDS[name]} |" for name, kind in BACKEND.items()]
+    lines += ["", "Admin API: `GET /v1/instances`, `POST /v1/instances/NAME/drain` and `/resume` with"]
+    lines += ["`content-type: application/json`."]
     return "\n".join(lines)
 
 

@@ -45,8 +45,10 @@ class ScriptedEngine:
     hold_counting: bool = False
     chunks: int = 3
     refuse_with: int = 0
+    refuse_message: str = "no"
     metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
     models_broken: bool = False
+    models: list[str] = field(default_factory=lambda: ["m"])
     die: str = ""  # "before head" or "midway"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
@@ -88,7 +90,8 @@ class ScriptedEngine:
         if path == "/v1/models" and self.models_broken:
             return self._json(writer, {"error": "broken"}, 500)
         if path == "/v1/models":
-            return self._json(writer, {"data": [{"id": "m", "max_model_len": self.max_model_len}]})
+            listed = [{"id": model, "max_model_len": self.max_model_len} for model in self.models]
+            return self._json(writer, {"data": listed})
         if path == "/tokenize":
             if self.hold_counting and not await self._held(reader):
                 return False
@@ -101,7 +104,9 @@ class ScriptedEngine:
         self.requests.append(ask)
         self.heads.append(headers)
         if self.refuse_with:
-            return self._json(writer, {"error": {"message": "no", "code": "engine's own"}}, self.refuse_with)
+            return self._json(
+                writer, {"error": {"message": self.refuse_message, "code": "engine's own"}}, self.refuse_with
+            )
         if self.die == "before head":
             writer.transport.abort()
             return False
@@ -224,6 +229,12 @@ async def _stand(
 
 
 Scene = Callable[[Stand], Awaitable[None]]
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., ScriptedEngine]:
+    """The class, which cannot be imported from here."""
+    return ScriptedEngine
 
 
 @pytest.fixture

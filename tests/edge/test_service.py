@@ -89,7 +89,7 @@ def only(kind: type[Any], told: list[int]) -> Callable[[object, Any], None]:
 
     def push(member: object, event: Any) -> None:
         if isinstance(event, kind):
-            told.append(event[-1])
+            told.append(tuple(event)[-1])
 
     return push
 

@@ -192,13 +192,13 @@ def prompts(model: Path) -> Prompts:
 
 @pytest.fixture(scope="session")
 def start_engine(engine_venv: Path, model: Path) -> EngineFactory:
-    """Starts a vLLM for a `with` block; the first argument names it in the logs, the second may be another model."""
+    """Starts a vLLM for a `with` block; the first argument names it in the logs, the others are flags beside ours."""
 
     @contextlib.contextmanager
-    def start(name: str, folder: Path = model) -> Iterator[Engine]:
+    def start(name: str, *flags: str, folder: Path = model) -> Iterator[Engine]:
         port = _free_port()
         wiring = ("--host=127.0.0.1", f"--port={port}")
-        command = [str(engine_venv / "bin" / "vllm"), "serve", str(folder), *wiring, *ENGINE_FLAGS]
+        command = [str(engine_venv / "bin" / "vllm"), "serve", str(folder), *wiring, *ENGINE_FLAGS, *flags]
         engine = Engine(name, command, _engine_environment())
         try:
             engine.url = f"http://127.0.0.1:{port}"
@@ -326,7 +326,7 @@ def _healthy(engine: Engine) -> bool | None:
 
 def _warm_up(engine: Engine) -> None:
     """The first answers of all pay for imports and caches: seconds in which vLLM answers nobody."""
-    message = [{"role": "user", "content": "warm up " * 200}]
+    message = [{"role": "user", "content": "warm up " * 100}]
     for stream in (False, True):
         body = {"model": "tiny", "messages": message, "max_tokens": 64, "ignore_eos": True, "stream": stream}
         engine.http.post(f"{engine.url}/v1/chat/completions", json=body).raise_for_status()

@@ -77,7 +77,7 @@ def qwen(engine_venv: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(start_engine: "EngineFactory", qwen: Path) -> "Iterator[Engine]":
-    with start_engine("vllm-qwen3", qwen) as started:
+    with start_engine("vllm-qwen3", folder=qwen) as started:
         yield started
 
 

@@ -270,9 +270,12 @@ def _told_of(instance: "Instance") -> str:
     chosen = _chosen(instance)
     if not chosen["up"]:
         return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
-    models = ", ".join(instance.backend.facts.models)
+    name, engine, models = (
+        chosen["name"],
+        chosen["engine"] or "unknown engine",
+        ", ".join(instance.backend.facts.models),
+    )
     return (
-        f"{chosen['name']} ({chosen['engine'] or 'unknown engine'}, {models}): pool of "
-        f"{chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
+        f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
         f"context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
     )

@@ -21,6 +21,7 @@ log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S = 5.0
 _REQUEST_ID = frozenset({b"x-request-id"})
+_SOON_NS = 500_000_000
 # A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
 _NOT_FORWARDED = frozenset(
     {
@@ -97,6 +98,11 @@ class Backend:
             self.on_down()
         self._look_now.set()
 
+    def look_soon(self) -> None:
+        """Something happened that it may not have survived. A storm of that is one reason to look."""
+        if time.monotonic_ns() - self.facts.looked_ns > _SOON_NS:
+            self._look_now.set()
+
     async def look(self) -> EngineFacts:
         """Ask the engine for health, models and metrics. What goes wrong is in `problem`."""
         last = self.facts if self.facts.up else EngineFacts(up=True)
@@ -148,7 +154,9 @@ class Backend:
             pause_s = self._interval_s if self.facts.up else self._down_interval_s
             self._look_now.clear()
             try:
-                await asyncio.wait_for(self._look_now.wait(), pause_s)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes while the event is being set.
+                async with asyncio.timeout(pause_s):
+                    await self._look_now.wait()
                 # A burst of failed relays is one reason to look, not many.
                 await asyncio.sleep(self._down_interval_s / 5)
             except TimeoutError:

@@ -350,9 +350,12 @@ class Gateway:
         if flow.unreported_events:
             self.relay_progressed(flow)
         backend = flow.backend
-        self._hear(flow, end)
-        if not done and self._tries_again(flow, end, outcome):
-            return
+        if self.fleet.only is None or not done:
+            self._hear(flow, end)
+            if not done and self._tries_again(flow, end, outcome):
+                return
+        elif backend is not None:
+            backend.busy_in_row = 0
         self.end(
             flow,
             outcome,
@@ -380,6 +383,8 @@ class Gateway:
             backend.busy_in_row = 0
         if end.outcome is RelayOutcome.UNREACHABLE:
             backend.found_down()
+        elif end.outcome is RelayOutcome.CLIENT_GONE:
+            backend.look_soon()  # an abort has killed engines (LMCache#3688)
         if self.fleet.only is None and flow.state is State.FORWARDED:
             self._obey(self.fleet.heard(flow.key, heard, self._now_ns()))
 

@@ -39,6 +39,7 @@ class Client:
         "number",
         "request",
         "tries",
+        "waits_since_ns",
     )
 
     def __init__(self, number: int, request: TraceRequest) -> None:
@@ -51,11 +52,13 @@ class Client:
         self.late_gap = False  # a gap was over the SLO
         self.at_told_time = False  # this try comes at the time that the last refusal told
         self.instance = 0
+        self.waits_since_ns: int | None = None  # since when it has waited elsewhere, in this try
         self.ending: Ending | None = None
 
     def next_try(self) -> None:
         """Take a fresh key."""
         self.tries += 1
+        self.waits_since_ns = None
         self.key = str(self.number) if self.tries == 1 else f"{self.number}.{self.tries}"
 
     def comes_back_in_ns(self, habits: ClientHabits, told_ns: int | None, now_ns: int, chance: Chance) -> int | None:

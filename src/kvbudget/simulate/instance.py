@@ -50,6 +50,7 @@ class Instance:
         self._owner = owner
         self.gate = gate_of(settings, contender)
         self._prefixes = gate_prefixes_of(settings, contender)
+        self.has_ended_one = False  # since it was last looked at: room may have come
         self.wake_ns = NEVER_NS  # when the gate wants its Tick
         self.end_ns = NEVER_NS  # when the work that is under way ends
         self._usable = settings.engine.usable_blocks
@@ -66,41 +67,53 @@ class Instance:
         """Requests that it has, waiting ones included."""
         return len(self._clients)
 
+    def client_of(self, key: str) -> Client:
+        """Who tries under this key."""
+        return self._clients[key]
+
     @property
     def may_begin(self) -> bool:
         """Whether `begin_step` might have something to do."""
         raise NotImplementedError
 
+    def tell_all(self, now_ns: int) -> None:
+        """Let the gate hear of all tokens that it would have heard of by now: it is about to be compared."""
+
     # Clients come and leave
 
-    def arrive(self, client: Client, now_ns: int) -> None:
-        """A try of a client reaches the gate."""
+    def event_of(self, client: Client, now_ns: int) -> Arrived:
+        """A try of a client as a gate hears of it."""
         request, habits = client.request, self._settings.clients
-        as_told = client.at_told_time  # a refusal now sets it for the next try
         declared: Tokens | None = request.max_new_tokens if request.declared else None
         known: Tokens | None = None
         if self._contender.clairvoyant:
             declared = known = request.output_tokens
-        self._clients[client.key] = client
         deadline_ns = None if habits.deadline_ns is None else now_ns + habits.deadline_ns
-        self._push(
-            Arrived(
-                client.key,
-                (request.prompt_tokens,),
-                declared,
-                self._settings.gate.default_new_tokens,
-                1,
-                request.tenant,
-                request.priority,
-                True,  # it is paced
-                deadline_ns,
-                known_tokens=known,
-                prefix=self._prefixes.of(request.hash_ids) if self._prefixes and request.hash_ids else (),
-            ),
-            now_ns,
+        return Arrived(
+            client.key,
+            (request.prompt_tokens,),
+            declared,
+            self._settings.gate.default_new_tokens,
+            1,
+            request.tenant,
+            request.priority,
+            True,  # it is paced
+            deadline_ns,
+            known_tokens=known,
+            prefix=self._prefixes.of(request.hash_ids) if self._prefixes and request.hash_ids else (),
         )
+
+    def arrive(self, client: Client, event: Arrived, now_ns: int) -> None:
+        """A try of a client reaches the gate; `event` is as `event_of` gives it."""
+        as_told = client.at_told_time  # a refusal now sets it for the next try
+        self.take_over(client, event, now_ns)
         inside = self._is_inside(client.key)
         self._result.retry_times.came(client, now_ns, as_told=as_told, at_once=inside)
+
+    def take_over(self, client: Client, event: Arrived, now_ns: int) -> None:
+        """A try reaches the gate, perhaps after it has waited at another one."""
+        self._clients[client.key] = client
+        self._push(event, now_ns)
 
     def leave(self, client: Client, now_ns: int) -> None:
         """The client gives up before its first token."""
@@ -123,6 +136,8 @@ class Instance:
 
     def _push(self, event: Event, now_ns: int) -> None:
         gate = self.gate
+        if type(event) is Ended:
+            self.has_ended_one = True
         commands = gate.handle(event, now_ns)
         wake_ns = gate.next_wake_ns
         self.wake_ns = NEVER_NS if wake_ns is None else wake_ns
@@ -141,7 +156,8 @@ class Instance:
     def _execute(self, command: Command, now_ns: int) -> None:
         client = self._clients[command.request_id]
         if type(command) is Forward:
-            self._result.waits.add(command.waited_ns)
+            since_ns = client.waits_since_ns
+            self._result.waits.add(command.waited_ns if since_ns is None else now_ns - since_ns)
             self._result.retry_times.admitted += client.at_told_time
             self._forward(client, command, now_ns)
         elif type(command) is Reject:

@@ -14,7 +14,7 @@ before the look.
 """
 
 from kvbudget.gate.config import PROGRESS_STRIDE
-from kvbudget.gate.events import Ended, Event, Progressed
+from kvbudget.gate.events import Arrived, Ended, Event, Progressed
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusals import Outcome
@@ -73,7 +73,14 @@ class JumpingInstance(Instance):
         """Whether nothing is under way."""
         return self.end_ns == NEVER_NS
 
-    def arrive(self, client: Client, now_ns: int) -> None:
+    def tell_all(self, now_ns: int) -> None:
+        """What was put off."""
+        if self._eager:
+            self._catch_up(now_ns)
+        elif self._policy is not None:
+            self._report_all(now_ns)
+
+    def take_over(self, client: Client, event: Arrived, now_ns: int) -> None:
         """A try of a client reaches the gate."""
         request = client.request
         if self._kind != (request.tenant, request.priority) and not self._always:
@@ -88,7 +95,7 @@ class JumpingInstance(Instance):
             self._catch_up(now_ns)
         elif self._policy is not None and not self._fits_for_sure(client):
             self._report_all(now_ns)
-        super().arrive(client, now_ns)
+        super().take_over(client, event, now_ns)
         if not self._eager and self.gate.queue and self._policy is not Policy.WORST_CASE:
             self._report_when_due()
             self._cut(now_ns)

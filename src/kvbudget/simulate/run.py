@@ -16,6 +16,7 @@ from kvbudget.simulate.clients import Client, Ending
 from kvbudget.simulate.instance import NEVER_NS
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.outcome import Result
+from kvbudget.simulate.placing import Placing
 from kvbudget.simulate.policies import Contender
 from kvbudget.simulate.settings import Settings
 
@@ -43,6 +44,7 @@ class Simulation:
         """`every_step`: walk through them even where a leap gives the same."""
         self.result = Result(contender.name, settings.slo)
         self.instances = instances_of(settings, contender, self.result, self, every_step=every_step)
+        self._placing = Placing(self.instances) if len(self.instances) > 1 else None
         self._arrivals = iter(load)
         self._settings = settings
         self._chance = chance
@@ -75,6 +77,8 @@ class Simulation:
                 coming = next(self._arrivals, None)
             if due_ns <= now_ns or (due and due[0][0] <= now_ns):
                 self._do_due(now_ns)
+            if self._placing is not None:
+                self._placing.move(now_ns)
             if alone is not None:
                 if alone.wake_ns <= now_ns:
                     alone.wake(now_ns)
@@ -140,13 +144,13 @@ class Simulation:
         self._send(client, now_ns)
 
     def _send(self, client: Client, now_ns: int) -> None:
-        """To the instance with the fewest requests, the first of equals."""
+        """To the instance that the gateway's placement chooses."""
         client.next_try()
         self.result.tries += 1
-        if len(self.instances) > 1:
-            loads = [instance.load for instance in self.instances]
-            client.instance = loads.index(min(loads))
-        self.instances[client.instance].arrive(client, now_ns)
+        event = self.instances[0].event_of(client, now_ns)
+        if self._placing is not None:
+            client.instance = self._placing.choose(event, now_ns)
+        self.instances[client.instance].arrive(client, event, now_ns)
 
     def _lose_patience(self, client: Client, now_ns: int) -> None:
         if client.first_token_ns is None and client.ending is None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvbudget.edge.budget.reload import take_over
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
 from kvbudget.units import Blocks, Tokens
@@ -99,5 +100,22 @@ def test_who_waits_and_can_no_longer_be_served_is_told(play: Play) -> None:
         assert (await second).status_code == 400
         stand.engine.release.set()
         assert (await first).status_code == 200  # what was promised before is kept
+
+    play(scene)
+
+
+def test_what_is_said_of_instances_changes_while_they_run_but_not_which_they_are(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        service = stand.service
+        (url,) = [one.settings.url for one in service.instances]
+        drained = replace(service.settings, instances=(InstanceSettings(url, drain=True, pool_blocks=7),))
+        assert take_over(service, drained) == (["instances"], [])
+        assert service.gate.ledger.usable_blocks == 7
+        assert (await stand.chat()).status_code == 503
+        back = replace(service.settings, instances=(InstanceSettings(url),))
+        assert take_over(service, back) == (["instances"], [])
+        assert (await stand.chat()).status_code == 200
+        two = replace(back, instances=(InstanceSettings(url), InstanceSettings("http://127.0.0.1:1")))
+        assert take_over(service, two) == ([], ["instances"])
 
     play(scene)

@@ -7,11 +7,22 @@ import pytest
 
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Forward, Reject
-from kvbudget.gate.events import Arrived, BackendChanged, DrainStarted, Ended, EngineBusy, PaceLost, Progressed, Tick
+from kvbudget.gate.events import (
+    Arrived,
+    BackendChanged,
+    CapacityChanged,
+    DrainStarted,
+    Ended,
+    EngineBusy,
+    PaceLost,
+    Progressed,
+    Tick,
+)
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.refusals import Outcome
 from kvbudget.gate.tenants import TenantLimits
+from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
@@ -241,6 +252,71 @@ def test_a_tenants_own_limit_is_of_all_instances(make_fleet: Make) -> None:
     assert scene.push(finished("b")) == ["c>y"]
 
 
+def test_who_is_at_its_own_limit_does_not_go_where_others_made_room(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"tenants": {"t": TenantLimits(max_blocks=Blocks(4))}}, x=(8,), y=(8,))
+    assert scene.arrive("a", 48, 16, tenant="t") == ["a>x"]
+    for name in "bcd":
+        scene.arrive(name, 48, 16)
+    scene.arrive("e", 48, 16, tenant="t")
+    for name in "bcd":
+        assert scene.push(finished(name)) == []
+    assert scene.push(finished("a"))[0].startswith("e>")
+
+
+def test_many_go_at_once_and_the_rest_soon_after(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"queue_tokens": 10**6}, x=(4,), y=(0,))
+    scene.arrive("a", 48, 16)
+    for number in range(70):
+        assert scene.arrive(f"r{number}", 16, 16) == [f"r{number}..x"]
+    assert len(scene.up("y", 1000)) == 64
+    scene.now = scene.fleet.next_wake_ns
+    assert len(scene.push(Tick())) == 6
+
+
+def test_an_arrival_does_first_what_was_due(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,), y=(4,))
+    scene.arrive("a", 48, 16)
+    scene.arrive("b", 48, 16)
+    scene.arrive("c", 48, 16, deadline_ns=50)
+    scene.now = 60
+    assert scene.arrive("d", 48, 16)[0] == "c!deadline"
+
+
+def test_whose_time_is_up_when_its_instance_goes_is_told_that(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,), y=(0,))
+    scene.arrive("a", 48, 16)
+    for name in "bc":
+        scene.arrive(name, 48, 16, deadline_ns=50)
+    scene.now = 60
+    assert set(scene.push_at("x", BackendChanged(False))) >= {"c!deadline"}
+    assert scene.fleet.waiting == 0
+
+
+def test_one_key_of_a_prompt_means_the_same_at_all_or_there_are_none(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,), y=(4,))
+    assert scene.fleet.key_tokens == 16
+    scene.push_at("y", CapacityChanged(uniform_layout(32), Blocks(4), None))
+    assert scene.fleet.key_tokens == 0
+
+
+def test_progress_with_nobody_waiting_leads_to_nothing(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,), y=(4,))
+    scene.arrive("a", 16, 16, paced=True)
+    assert scene.push(Progressed("a", 1)) == []
+    assert scene.fleet.next_wake_ns is None
+
+
+def test_a_look_at_those_who_wait_is_bounded(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"queue_tokens": 10**6}, x=(8,), y=(8,), z=(8,))
+    scene.arrive("a", 100, 28)
+    scene.arrive("b", 100, 12)
+    scene.arrive("c", 100, 28)
+    assert scene.arrive("s", 8, 8) == ["s>y"]
+    large = [scene.arrive(f"r{number}", 100, 28)[0] for number in range(27)]
+    assert {told.partition("..")[0] for told in large} == {f"r{number}" for number in range(27)}
+    assert scene.push(finished("s")) == [], "no room for any of them"
+
+
 # They come and go
 
 
@@ -306,6 +382,8 @@ def test_the_only_one_that_is_taken_out_leaves_nobody(make_fleet: Make) -> None:
     assert scene.push(finished("a")) == ["c>x"]
     assert scene.fleet.placed("c").name == "x"
     assert scene.fleet.next_wake_ns is None
+    event = Arrived("d", (Tokens(16),), Tokens(16), Tokens(64))
+    assert scene.told(scene.fleet.again(event, frozenset({"x"}), 0)) == ["d..x"], "there is no other"
 
 
 def test_a_gate_that_drains_takes_nobody(make_fleet: Make) -> None:

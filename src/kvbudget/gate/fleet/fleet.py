@@ -122,8 +122,8 @@ class Fleet:
             if self._recheck_ns is None and self.waiting:
                 self._recheck_ns = now_ns + RECHECK_NS  # its progress may have made room for who waits elsewhere
             return commands
-        if isinstance(event, DrainStarted):
-            self.draining = True
+        assert isinstance(event, DrainStarted)  # noqa: S101 - what else is of one instance goes to `handle_at`
+        self.draining = True
         commands = []
         for member in self.members:
             commands += self._taken(member, member.gate.handle(event, now_ns), now_ns)

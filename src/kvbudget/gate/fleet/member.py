@@ -64,13 +64,19 @@ class Member:
         withheld = 0 if share >= 1.0 else int((1.0 - share) * self.gate.ledger.capacity_blocks)
         return Blocks(max(withheld, self.elsewhere_blocks))
 
-    def load_with(self, event: Arrived, peak_blocks: int, now_ns: int) -> float:
-        """The fullest it would be with this request, 1 = full, by weight: blocks at the worst moment to come, or
-        sequences. What it has computed already of the prompt counts in its favour."""
+    def fits_at_peaks(self, peak_blocks: int) -> bool:
+        """Whether it would fit even if everybody stood at the worst moment at once."""
+        ledger = self.gate.ledger
+        return ledger.peak_sum_blocks + self.gate.promises.taken_blocks + peak_blocks <= ledger.capacity_blocks
+
+    def load_with(self, event: Arrived, peak_blocks: int, now_ns: int, *, at_peaks: bool) -> float:
+        """The fullest it would be with this request, 1 = full, by weight: blocks at the worst moment to come as the
+        gate foresees it, or as the sum of all peaks (`at_peaks`, far cheaper); or sequences. What it has computed
+        already of the prompt counts in its favour."""
         gate = self.gate
         ledger, promises = gate.ledger, gate.promises
         capacity = max(1, ledger.capacity_blocks)
-        used = capacity - promises.free_to_tell(now_ns)
+        used = ledger.peak_sum_blocks if at_peaks else capacity - promises.free_to_tell(now_ns)
         saved = 0
         if event.prefix:
             saved = self.affinity.longest(event.prefix) * blocks_per_key(ledger.layout) * gate.config.key_blocks

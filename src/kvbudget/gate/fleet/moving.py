@@ -16,7 +16,7 @@ from kvbudget.gate.fleet.tiers import Able, able_to
 from kvbudget.gate.prospect import room_for
 from kvbudget.gate.queue import Waiting
 
-_LOOKED_AT = 32  # of each queue
+LOOKED_AT = 32  # of each queue
 _MOST_TRIED = 8  # of all of them, as long as nobody can go
 
 
@@ -34,7 +34,7 @@ def next_move(
     """The next one, to one of `targets`; None if nobody can move. `places`: of all that live."""
     waiting: list[tuple[tuple[int, int], int, Waiting, Place]] = []
     for number, member in enumerate(members):
-        for one in islice(member.gate.queue, _LOOKED_AT):
+        for one in islice(member.gate.queue, LOOKED_AT):
             place = places[one.arrived.request_id]
             waiting.append(((one.arrived.priority, place.since_ns), number, one, place))
     if not waiting:

@@ -52,12 +52,19 @@ def choose(
 def with_room(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able | None:
     """The first that has room: by kind, and of a kind the least full."""
     for kind in _kinds(takers):
-        if len(kind) > 1:
-            kind.sort(key=lambda one: (one.member.load_with(event, one.peak_blocks, now_ns), one.member.turn))
-        for one in kind:
+        for one in _least_full_first(event, kind, now_ns):
             if may_lend(one) and room_for(one.member.gate, one.member.own(event), now_ns) is not None:
                 return one
     return None
+
+
+def _least_full_first(event: Arrived, kind: list[Able], now_ns: int) -> list[Able]:
+    if len(kind) == 1:
+        return kind
+    at_peaks = all(one.member.fits_at_peaks(one.peak_blocks) for one in kind)
+    loads = [one.member.load_with(event, one.peak_blocks, now_ns, at_peaks=at_peaks) for one in kind]
+    order = sorted(range(len(kind)), key=lambda number: (loads[number], kind[number].member.turn))
+    return [kind[number] for number in order]
 
 
 def may_lend(one: Able) -> bool:
