@@ -88,8 +88,8 @@ def only(kind: type[Any], told: list[int]) -> Callable[[object, Any], None]:
     """Notes the figure of events of one kind."""
 
     def push(member: object, event: Any) -> None:
-        if isinstance(event, kind):
-            told.append(tuple(event)[-1])
+        if type(event) is kind:
+            told.append(getattr(event, "requests" if kind is Preempted else "blocks"))
 
     return push
 
