@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, tol
     assert told in f"{error.value} {error.value.fix}"
 
 
-@pytest.mark.parametrize("url", ["a:1", "https://a:1", "http://a:99999", "http://u:p@a:1", "http://a:1/v1"])
+@pytest.mark.parametrize("url", ["a:1", "ftp://a:1", "http://a:99999", "http://u:p@a:1", "http://a:1/v1"])
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(InputError):
         backend_url(url)

@@ -237,7 +237,7 @@ def test_one_is_taken_out_and_put_back_by_the_admin_api(play: Play) -> None:
     json = {"headers": {"content-type": "application/json"}}
 
     async def scene(stand: Stand) -> None:
-        assert (await stand.admin("POST", "/v1/instances/a/drain")).status_code == 415
+        assert (await stand.admin("POST", "/v1/instances/a/drain")).status_code == 403
         assert (await stand.admin("POST", "/v1/instances/z/drain", **json)).status_code == 404
         assert (await stand.admin("GET", "/v1/instances/a/drain")).status_code == 405
         assert (await stand.admin("POST", "/v1/instances/a/drain", **json)).json()["draining"] is True

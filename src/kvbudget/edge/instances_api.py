@@ -25,9 +25,6 @@ def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:
         return drained(request, out=False)
 
     def drained(request: Request, *, out: bool) -> Response:
-        # A page that a browser loaded elsewhere can post here, but not with this content type.
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return JSONResponse({"error": "send content-type: application/json"}, status_code=415)
         member = gateway.fleet.named(request.path_params["name"])
         if member is None:
             known = [one.name for one in gateway.fleet.members]

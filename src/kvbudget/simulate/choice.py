@@ -1,6 +1,7 @@
 """Decides which kind of instance stands for an engine: one that leaps, where that can be exact, or one that steps."""
 
 from kvbudget.errors import BadValueError
+from kvbudget.gate.policies import Policy
 from kvbudget.simulate.engine_start import start_refusal
 from kvbudget.simulate.instance import Instance, Owner
 from kvbudget.simulate.jumping import JumpingInstance
@@ -21,7 +22,9 @@ def instances_of(
     refusal = start_refusal(sizes.layout, sizes.num_blocks, sizes.window)
     if refusal:
         raise BadValueError(refusal, fix="add blocks or lower max_model_len")
-    kind = SteppingInstance if every_step or not can_jump(settings) else JumpingInstance
+    # What several learn is shared, in the order in which it happens at all of them: leaps would tell it one by one.
+    together = settings.instances > 1 and contender.policy is Policy.LEARNED
+    kind = SteppingInstance if every_step or together or not can_jump(settings) else JumpingInstance
     return [kind(settings, contender, result, owner) for _ in range(settings.instances)]
 
 

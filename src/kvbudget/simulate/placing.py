@@ -13,7 +13,6 @@ from kvbudget.gate.fleet.moving import LOOKED_AT, next_move
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import Verdict, choose
-from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import Instance
 
 _NOWHERE: frozenset[str] = frozenset()
@@ -53,22 +52,25 @@ class Placing:
         for instance in self._instances:
             instance.has_ended_one = False
             instance.tell_all(now_ns)
-        waiting: dict[str, Place] = {}
-        clients: dict[str, Client] = {}
-        for member, instance in zip(self._members, self._instances, strict=True):
-            for one in islice(member.gate.queue, LOOKED_AT):
-                key = one.arrived.request_id
-                client = clients[key] = instance.client_of(key)
-                since_ns = one.since_ns if client.waits_since_ns is None else client.waits_since_ns
-                waiting[key] = Place(member, since_ns, _NOWHERE)
-        while waiting:
+        while True:
+            waiting = self._waiting()
             move = next_move(self._members, targets, waiting, now_ns)
             if move is None:
                 return
-            client = clients[move.event.request_id]
-            place = waiting.pop(client.key)
+            place = move.place
+            client = self._instances[int(place.member.name)].client_of(move.event.request_id)
             if client.waits_since_ns is None:
                 client.waits_since_ns = place.since_ns
             self._instances[client.instance].leave(client, now_ns)
             client.instance = int(move.able.member.name)
             self._instances[client.instance].take_over(client, move.event, now_ns)
+
+    def _waiting(self) -> dict[str, Place]:
+        """Who waits first at each instance, and since when."""
+        waiting: dict[str, Place] = {}
+        for member, instance in zip(self._members, self._instances, strict=True):
+            for one in islice(member.gate.queue, LOOKED_AT):
+                key = one.arrived.request_id
+                since_ns = instance.client_of(key).waits_since_ns
+                waiting[key] = Place(member, one.since_ns if since_ns is None else since_ns, _NOWHERE)
+        return waiting

@@ -105,8 +105,8 @@ def test_a_count_over_its_deadline_becomes_the_bound(name: str, tmp_path: Path) 
     late.close()
 
 
-def test_other_surfaces_get_the_bound(counter: MistralCounter) -> None:
-    assert not _count(counter, _ask(Surface.RESPONSES, input="hi")).exact
+def test_what_is_no_chat_gets_the_bound(counter: MistralCounter) -> None:
+    assert not _count(counter, _ask(Surface.RESPONSES, input="hi", previous_response_id="resp_1")).exact
 
 
 def test_a_folder_without_such_a_tokenizer_and_a_missing_library_are_told(
