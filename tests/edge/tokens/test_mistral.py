@@ -12,7 +12,7 @@ from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMe
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
-from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
+from kvbudget.edge.openai.ask import Ask, OpaquePrompt, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.bound import BoundCounter
 from kvbudget.edge.tokens.count import Count
@@ -106,7 +106,10 @@ def test_a_count_over_its_deadline_becomes_the_bound(name: str, tmp_path: Path) 
 
 
 def test_what_is_no_chat_gets_the_bound(counter: MistralCounter) -> None:
-    assert not _count(counter, _ask(Surface.RESPONSES, input="hi", previous_response_id="resp_1")).exact
+    turns = [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}]
+    ask = _ask(Surface.MESSAGES, messages=turns, max_tokens=5)
+    assert isinstance(ask.prompt, OpaquePrompt)
+    assert not _count(counter, ask).exact
 
 
 def test_a_folder_without_such_a_tokenizer_and_a_missing_library_are_told(
