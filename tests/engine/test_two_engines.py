@@ -70,7 +70,8 @@ def test_lengths_decide_who_takes_what_and_a_killed_engine_leaves_nobody_hanging
         assert ended_s < END_S, "a client hung"
         assert set(statuses) == {200}, "whoever had received nothing was tried again at the other one"
         released_s = eventually(lambda: gate.reserved_blocks() == 0, "all reservations end", within_s=2.0)
-        assert gate.metric("backend_up", instance=short.url.split("//")[1]) == 0
+        name = short.url.split("//")[1]
+        eventually(lambda: gate.metric("backend_up", instance=name) == 0, "the next look finds it dead", within_s=5.0)
         assert send(ask(16)).status_code == 200, "the traffic has moved"
         retries = gate.metric("retries_total")
         assert retries > 0
