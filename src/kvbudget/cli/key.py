@@ -15,7 +15,6 @@ EPILOG = """examples:
 
 exit: 0 good, 2 wrong usage
 """
-_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a key once; only its digest is ever kept."""
     from kvbudget.edge.keys import new_key
+    from kvbudget.planner.budget.schema import is_name
 
     tenant = args.tenant or args.name
     for flag, value in (("NAME", args.name), ("--tenant", tenant)):
-        if not 0 < len(value) <= 64 or not _SIGNS.issuperset(value):
+        if not is_name(value):
             raise BadValueError(f"{flag} {value[:40]!r} is no name", fix="use 1 to 64 letters, digits, '.', '_' or '-'")
     if not -100 <= args.most_urgent <= 100:
         raise BadValueError(f"--most-urgent {args.most_urgent}: not from -100 to 100", fix="smaller is more urgent")

@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 
 from kvbudget.edge.openai import opaque
+from kvbudget.edge.openai.bytebound import text_bound
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.openai.opaque import generate_prompt, messages_prompt, responses_prompt
+from kvbudget.edge.openai.opaque import generate_text, messages_prompt, responses_prompt
 
 IMAGE = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
 
@@ -37,8 +38,7 @@ def test_every_text_of_a_messages_body_is_in_its_bound() -> None:
 
 
 def test_a_tgi_prompt_is_its_own_bytes() -> None:
-    prompt = generate_prompt({"inputs": "aé"})
-    assert (prompt.byte_bound, prompt.messages) == (3, 0)
+    assert text_bound(generate_text({"inputs": "aé"})) == 3
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_messages_body_that_cannot_be_bounded_is_refused(body: dict[str, Any])
 )
 def test_a_tgi_body_that_another_engine_reads_differently_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError) as caught:
-        generate_prompt({"inputs": "a", **other})
+        generate_text({"inputs": "a", **other})
     assert (caught.value.param, caught.value.code) == (next(iter(other)), "unsupported_field")
 
 
@@ -122,4 +122,4 @@ def test_names_of_members_are_not_spelled_for_a_body_in_which_nothing_is_refused
 @pytest.mark.parametrize("inputs", [None, "", 5, "look ![](https://example.org/a.png)"])
 def test_a_tgi_prompt_that_cannot_be_bounded_is_refused(inputs: object) -> None:
     with pytest.raises(BadRequestError):
-        generate_prompt({"inputs": inputs})
+        generate_text({"inputs": inputs})

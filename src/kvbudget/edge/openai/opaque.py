@@ -52,8 +52,8 @@ def responses_prompt(body: dict[str, object]) -> OpaquePrompt:
     return OpaquePrompt(measure, max(len(items), 1) + 1 + len(tools or ()))
 
 
-def messages_prompt(body: dict[str, object]) -> OpaquePrompt:
-    """Bound of a `/v1/messages` body."""
+def messages_turns(body: dict[str, object]) -> tuple[dict[str, object], ...]:
+    """The messages of a `/v1/messages` body: at least one, and each with a role. Raises BadRequestError."""
     messages = fields.objects(body, "messages")
     if not messages:
         raise BadRequestError("messages must be an array with at least one message", "messages", "empty_prompt")
@@ -62,6 +62,13 @@ def messages_prompt(body: dict[str, object]) -> OpaquePrompt:
             at = f"messages[{index}]."
             fields.string(message, "role", at)
             raise BadRequestError(f"{at}role is missing", f"{at}role")
+    return messages
+
+
+def messages_prompt(body: dict[str, object], messages: tuple[dict[str, object], ...] | None = None) -> OpaquePrompt:
+    """Bound of a `/v1/messages` body. `messages`: its turns, where they were read before."""
+    messages = messages_turns(body) if messages is None else messages
+    for index, message in enumerate(messages):
         content = message.get("content")
         if type(content) is not str:
             _check_content(content, _MESSAGE_BLOCKS, ("messages", index, "content"))
@@ -77,12 +84,6 @@ def messages_prompt(body: dict[str, object]) -> OpaquePrompt:
         return size + json_bound(kwargs) + json_bound(output)
 
     return OpaquePrompt(measure, len(messages) + blocks + 1 + len(tools or ()))
-
-
-def generate_prompt(body: dict[str, object]) -> OpaquePrompt:
-    """Bound of a TGI `/generate` body: raw text, no template."""
-    inputs = generate_text(body)
-    return OpaquePrompt(lambda: text_bound(inputs), 0)
 
 
 def generate_text(body: dict[str, object]) -> str:

@@ -10,7 +10,7 @@ import re
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
 from kvbudget.edge.openai.errors import BadRequestError, shown
-from kvbudget.edge.openai.opaque import messages_prompt, messages_tools
+from kvbudget.edge.openai.opaque import messages_prompt, messages_tools, messages_turns
 from kvbudget.edge.openai.prompts import ChatPrompt, OpaquePrompt
 from kvbudget.edge.surfaces import members
 from kvbudget.edge.surfaces.ask import Ask, Surface
@@ -54,18 +54,11 @@ def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
 
 def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:
     """The prompt of a body of `/v1/messages` or `/v1/messages/count_tokens`. Raises BadRequestError."""
-    messages = fields.objects(body, "messages")
-    if not messages:
-        raise BadRequestError("messages must be an array with at least one message", "messages", "empty_prompt")
-    for index, message in enumerate(messages):
-        if type(message.get("role")) is not str:
-            at = f"messages[{index}]."
-            fields.string(message, "role", at)
-            raise BadRequestError(f"{at}role is missing", f"{at}role")
+    messages = messages_turns(body)
     if any(body.get(name) is not None for name in _FOREIGN) or any(
         message["role"] not in ("user", "assistant") for message in messages
     ):
-        return messages_prompt(body)
+        return messages_prompt(body, messages)
     chat = _Chat()
     chat.add_system(body.get("system"))
     for index, message in enumerate(messages):

@@ -4,19 +4,17 @@ vLLM 0.32 takes it for them (`renderers/mistral.py`): no Jinja template, control
 than fastokens (8 MB/s), so that a thread counts from 2 KB on.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, TextPrompt
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, counted
 from kvbudget.edge.tokens.folder import mistral_file
 from kvbudget.edge.tokens.limits import MAX_RUN_CHARS, MAX_TEXT_BYTES, check_text
-from kvbudget.edge.tokens.tokenizer import DEADLINE_S, INLINE_BYTES_WITHOUT_FAST, THREADS
+from kvbudget.edge.tokens.threads import DEADLINE_S, CountingThreads
+from kvbudget.edge.tokens.tokenizer import INLINE_BYTES_WITHOUT_FAST
 from kvbudget.errors import BadConfigError
 
 _REASON_CHARS = 500
@@ -30,9 +28,7 @@ class MistralCounter:
     def __init__(self, tokenizer: Any, *, deadline_s: float = DEADLINE_S) -> None:
         self._tokenizer = tokenizer
         self._text = tokenizer.instruct_tokenizer.tokenizer
-        self._deadline_s = deadline_s
-        self._bound = ThreadedBoundCounter()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="count")
+        self._threads = CountingThreads(deadline_s)
 
     @classmethod
     def load(cls, folder: Path, *, deadline_s: float = DEADLINE_S) -> "MistralCounter":
@@ -58,22 +54,14 @@ class MistralCounter:
         """At once for short requests; an awaitable beyond."""
         prompt = ask.prompt
         if not isinstance(prompt, (ChatPrompt, TextPrompt)):
-            return self._bound.count(ask)
+            return self._threads.bound.count(ask)
         if len(ask.raw) < INLINE_BYTES_WITHOUT_FAST:
             return self._count(ask, prompt)
-        return self._in_thread(ask, lambda: self._count(ask, prompt))
+        return self._threads.count(ask, lambda: self._count(ask, prompt))
 
     def close(self) -> None:
         """Let the threads go; counts under way end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._bound.close()
-
-    async def _in_thread(self, ask: Ask, work: Callable[[], Count]) -> Count:
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._threads.submit(work)), self._deadline_s)
-        except TimeoutError:
-            bound = self._bound.count(ask)
-            return bound if isinstance(bound, Count) else await bound
+        self._threads.close()
 
     def _count(self, ask: Ask, prompt: ChatPrompt | TextPrompt) -> Count:
         if isinstance(prompt, TextPrompt):

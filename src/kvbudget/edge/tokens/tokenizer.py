@@ -5,28 +5,24 @@ tokenizers release the GIL, rendering does not (3 ms for 200 messages). What tak
 with the bound, and its thread ends by itself: its work is limited by the caps of `limits.py` and `fuel.py`.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable
 from datetime import datetime
 from pathlib import Path
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt
 from kvbudget.edge.openai.bytebound import jsons_bound
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, CountFailedError, TokenIds, counted
 from kvbudget.edge.tokens.folder import json_object, renderers_of, told_renderers
 from kvbudget.edge.tokens.limits import MAX_RUN_CHARS, MAX_TEXT_BYTES, check_text
 from kvbudget.edge.tokens.rendering import Clock, Rendered, Renderer
+from kvbudget.edge.tokens.threads import DEADLINE_S, CountingThreads
 from kvbudget.edge.tokens.vocabulary import SEGMENT_CACHE_BYTES, Vocabulary
 from kvbudget.units import Tokens
 
 # Body bytes from which a thread counts. fastokens takes 0.1 to 0.4 ms for 24 KB, Hugging Face 9 ms.
 INLINE_BYTES = 24 * 1024
 INLINE_BYTES_WITHOUT_FAST = 2 * 1024
-THREADS = 2
-DEADLINE_S = 0.5
 
 
 class TokenizerCounter:
@@ -53,10 +49,8 @@ class TokenizerCounter:
         self._default_kwargs = default_template_kwargs or {}
         self._max_text_bytes = max_text_bytes
         self._max_run_chars = max_run_chars
-        self._deadline_s = deadline_s
         self._inline_bytes = inline_bytes or (INLINE_BYTES if vocabulary.fast else INLINE_BYTES_WITHOUT_FAST)
-        self._bound = ThreadedBoundCounter()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="count")
+        self._threads = CountingThreads(deadline_s)
         self.notes = (*vocabulary.notes, told_renderers(renderers))
         # The engine's window, once it is known: what cannot fit whatever it says is refused before it is tokenized.
         self.max_context: Tokens | None = None
@@ -92,23 +86,14 @@ class TokenizerCounter:
         """At once below the inline limit; an awaitable beyond it."""
         prompt = ask.prompt
         if isinstance(prompt, OpaquePrompt) or not isinstance(prompt, (ChatPrompt, TextPrompt)):
-            return self._bound.count(ask)
+            return self._threads.bound.count(ask)
         if len(ask.raw) < self._inline_bytes:
             return self._count(ask, prompt)
-        return self._in_thread(ask, lambda: self._count(ask, prompt))
+        return self._threads.count(ask, lambda: self._count(ask, prompt))
 
     def close(self) -> None:
         """Let the threads go; counts under way end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._bound.close()
-
-    async def _in_thread(self, ask: Ask, work: Callable[[], Count]) -> Count:
-        try:
-            # Cancelled on the deadline: work that has not begun never does.
-            return await asyncio.wait_for(asyncio.wrap_future(self._threads.submit(work)), self._deadline_s)
-        except TimeoutError:
-            bound = self._bound.count(ask)
-            return bound if isinstance(bound, Count) else await bound
+        self._threads.close()
 
     def _count(self, ask: Ask, prompt: ChatPrompt | TextPrompt) -> Count:
         rendered: tuple[Rendered, ...]

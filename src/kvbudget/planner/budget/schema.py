@@ -73,6 +73,11 @@ def unknown_tables(document: Mapping[str, object]) -> list[str]:
     return [name for name in document if name not in KNOWN_TABLES]
 
 
+def is_name(text: str) -> bool:
+    """Whether a tenant or a key may be called that: 1 to 64 letters, digits, '.', '_' or '-'."""
+    return 0 < len(text) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(text)
+
+
 def _bounded(document: Mapping[str, object]) -> None:
     """Nothing that a later reader, a sum or a writer could stumble over: depth, number, size and kind of values."""
     pending: list[tuple[tuple[str, ...], object]] = [((), document)]
@@ -153,7 +158,7 @@ def _gate(document: Mapping[str, object]) -> None:
 def _tenants(gate: Mapping[str, object]) -> None:
     for name, table in _as_table(("gate", "tenants"), gate.get("tenants", {})).items():
         path = ("gate", "tenants", name)
-        if name != "*" and not (0 < len(name) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(name)):
+        if name != "*" and not is_name(name):
             raise _refused(path, "is no name of a tenant", "use 1 to 64 letters, digits, '.', '_', '-', or \"*\"")
         _table(path, table, _TENANT)
 
@@ -183,7 +188,7 @@ def _keys(gate: Mapping[str, object]) -> None:
     digests: dict[object, str] = {}
     for name, table in _as_table(("gate", "keys"), gate.get("keys", {})).items():
         path = ("gate", "keys", name)
-        if not (0 < len(name) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(name)):
+        if not is_name(name):
             raise _refused(path, "is no name of a key", "use 1 to 64 letters, digits, '.', '_' or '-'")
         _table(path, table, _KEY)
         digest = _as_table(path, table).get("sha256")
@@ -369,7 +374,7 @@ _KEY: Mapping[str, Kind] = {
     "sha256": Kind("64 hexadecimal digits", lambda value: isinstance(value, str) and _is_digest(value)),
     "tenant": Kind(
         "a tenant's name: 1 to 64 letters, digits, '.', '_' or '-'",
-        lambda value: isinstance(value, str) and 0 < len(value) <= _LONGEST_TENANT and _TENANT_SIGNS.issuperset(value),
+        lambda value: isinstance(value, str) and is_name(value),
     ),
     "most_urgent": _whole(-_MOST_URGENT, _MOST_URGENT),
     "any_tenant": SIGN,
