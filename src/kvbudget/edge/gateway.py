@@ -11,25 +11,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kvbudget.edge.access_log import AccessLog, Asked, Record
-from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified, plain_error
+from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified
 from kvbudget.edge.backend import Backend
+from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body
-from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.renaming import renamed
-from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
-from kvbudget.edge.tries import MOST_TRIES, Again, again_after, busy_ns, heard_of
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
-from kvbudget.gate.events import Arrived, DrainStarted, Ended, EngineBusy, Event, PaceLost, Progressed, Tick
-from kvbudget.gate.fleet.events import Heard
+from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
 from kvbudget.gate.fleet.fleet import Fleet, InstanceEvent
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
@@ -41,16 +38,10 @@ log = logging.getLogger("kvbudget.gateway")
 
 _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
-_DONE: Final = RelayOutcome.DONE
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
 _NOTHING: Final = Held.NOTHING
-SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
-# By these an engine says that it is overloaded: not relayed, because they tell clients nothing of when to come back
-# (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
-_ENGINE_OVERLOADED: Final = frozenset({429, 503, 529})
-_ENGINE_TIMED_OUT: Final = 408
 
 
 class Gateway:
@@ -94,8 +85,9 @@ class Gateway:
         self.metrics = metrics
         self.refuser = refuser
         self._default_new_tokens = default_new_tokens
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self._prefix_keys = PrefixKeys() if prefix_keys is None else prefix_keys
+        self.ends = RelayEnds(self)
         self._flows: dict[str, Flow] = {}  # parked or forwarded
         self._commands: deque[Command] = deque()
         self._executing = False
@@ -110,7 +102,8 @@ class Gateway:
     @property
     def prefix_credit(self) -> bool:
         """Whether an engine lets requests use one another's blocks, as far as is known; else nobody is credited."""
-        return any(member.prefix_credit for member in self.fleet.members)
+        only = self.fleet.only
+        return any(member.prefix_credit for member in self.fleet.members) if only is None else only.prefix_credit
 
     def backend_for(self, model: str | None) -> Backend:
         """An engine that serves a model, one that is up if there is any."""
@@ -122,7 +115,7 @@ class Gateway:
 
     def arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool = False) -> None:
         """A request is counted (or bounded `instead`, where the counter failed): ask the gate."""
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         received_ns = flow.exchange.received_ns
         flow.counted(counted, instead=instead)
         self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
@@ -173,19 +166,20 @@ class Gateway:
     def push(self, event: Event) -> None:
         """Give the gate an event and carry out what it commands."""
         try:
-            commands = self.admission.handle(event, self._now_ns())
+            commands = self.admission.handle(event, self.now_ns())
         except AccountingError:
             # Cautious: whatever the gate still holds stays promised; nothing is given out twice.
             self.metrics.ledger_errors += 1
             log.exception("the ledger was misused by %s", type(event).__name__)
             return
-        self._obey(commands)
+        self.obey(commands)
 
     def push_at(self, member: Member, event: Event | InstanceEvent) -> None:
         """Give an event of one instance."""
-        self._obey(self.fleet.handle_at(member, event, self._now_ns()))
+        self.obey(self.fleet.handle_at(member, event, self.now_ns()))
 
-    def _obey(self, commands: list[Command]) -> None:
+    def obey(self, commands: list[Command]) -> None:
+        """Carry out what a gate commands."""
         if commands:
             self._commands.extend(commands)
             if self._executing:
@@ -218,7 +212,8 @@ class Gateway:
             flow.record.admitted = command
         if flow.state is State.FORWARDED:
             return  # a shadow, which did not wait for this
-        metrics.overhead_seconds.observe((self._now_ns() - flow.exchange.received_ns - command.waited_ns) / 1e9)
+        flow.forwarded_ns = self.now_ns()
+        metrics.overhead_seconds.observe((flow.forwarded_ns - flow.exchange.received_ns - command.waited_ns) / 1e9)
         self._relay(flow, command)
 
     def _relay(self, flow: Flow, forwarded: Forward | None) -> None:
@@ -235,7 +230,8 @@ class Gateway:
                 member = self.fleet.placed(flow.key)
                 gate, backend = member.gate, self.backends[member.name]
         flow.backend = backend
-        flow.forwarded_ns = self._now_ns()
+        if forwarded is None:
+            flow.forwarded_ns = self.now_ns()
         if flow.record is not None:
             flow.record.instance = backend.name
         try:
@@ -286,7 +282,7 @@ class Gateway:
             command, exact=flow.exact, errors=exchange.errors, field=field, request_id=request_id
         )
         if self.access_log is not None and flow.record is not None:
-            self.access_log.refused(flow.record, status, command.refusal, self._now_ns(), command)
+            self.access_log.refused(flow.record, status, command.refusal, self.now_ns(), command)
         exchange.respond(status, [*headers, *identified(exchange, request_id)], body)
 
     def set_shadow(self, shadow: bool) -> None:
@@ -315,7 +311,7 @@ class Gateway:
     def relay_progressed(self, flow: Flow) -> None:
         """Tell the gate what passed of a stream."""
         if flow.record is not None and flow.record.first_ns is None:
-            flow.record.first_ns = self._now_ns()
+            flow.record.first_ns = self.now_ns()
         if flow.held is not _RESERVED:
             return  # a shadow that the gate would still let wait: told as soon as it would not
         events = flow.unreported_events
@@ -334,95 +330,29 @@ class Gateway:
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
-        ended = end.outcome
-        done = ended is _DONE and not flow.lost
-        outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
-        output_tokens = cached_tokens = None
-        if done:
-            if end.status is not None and end.status >= 400:
-                outcome = Outcome.UPSTREAM_REFUSED
-            else:
-                read = ROWS[flow.surface].usage
-                usage = usage_in(end.body_tail) if read is None else read(end.body_tail, end.headers)
-                self._compare(flow, usage)
-                if usage is not None:
-                    output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
-        if flow.unreported_events:
-            self.relay_progressed(flow)
-        backend = flow.backend
-        if self.fleet.only is None or not done:
-            self._hear(flow, end)
-            if not done and self._tries_again(flow, end, outcome):
-                return
-        elif backend is not None:
-            backend.busy_in_row = 0
-        self.end(
-            flow,
-            outcome,
-            output_tokens=output_tokens,
-            engine_done=done or flow.lost or ended in _ENGINE_DONE,
-            cached_tokens=cached_tokens,
-            status=end.status,
-        )
-        if done:
-            return
-        if ended is RelayOutcome.WITHHELD:
-            self._answer_overload(flow, end)
-        elif flow.recalled and flow.exchange.open:
-            told = "The engine was restarted, or makes no progress; the request is lost there."
-            plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")
-        elif ended in _UNANSWERED and flow.exchange.open:
-            self.answer_for_engine(flow.exchange, flow.identity.request_id, end, backend)
+        self.ends.ended(flow, end)
 
-    def _hear(self, flow: Flow, end: RelayEnd) -> None:
-        """What the end of a relay tells of the engine."""
-        backend = flow.backend
-        assert backend is not None  # noqa: S101 - it was forwarded
-        heard = heard_of(end)
-        if heard is Heard.WELL:
-            backend.busy_in_row = 0
-        if end.outcome is RelayOutcome.UNREACHABLE:
-            backend.found_down()
-        elif end.outcome is RelayOutcome.CLIENT_GONE:
-            backend.look_soon()  # an abort has killed engines (LMCache#3688)
-        if self.fleet.only is None and flow.state is State.FORWARDED:
-            self._obey(self.fleet.heard(flow.key, heard, self._now_ns()))
+    def passes_on(self, flow: Flow, status: int) -> bool:
+        """Whether an answer of the engine with this status reaches the client as it comes."""
+        return self.ends.passes_on(flow, status)
 
-    def _tries_again(self, flow: Flow, end: RelayEnd, outcome: Outcome) -> bool:
-        """Whether it goes back into the queue, or to another instance: nothing of an answer was sent, and it may."""
-        arrived, backend = flow.arrived, flow.backend
-        assert backend is not None  # noqa: S101 - it was forwarded
-        again = again_after(end, flow.tries, alone=len(self.backends) == 1, recalled=flow.recalled)
-        if again is Again.BUSY:
-            self._engine_busy(backend, end)
-        lives = flow.state is State.FORWARDED and flow.exchange.open
-        if flow.held is not _RESERVED:
-            return False  # a shadow: what becomes of it is the engine's matter
-        if again is Again.NO or flow.tries >= MOST_TRIES - 1 or arrived is None or not lives:
-            return False
+    def try_again(self, flow: Flow, outcome: Outcome, *, engine_done: bool, avoid: frozenset[str]) -> None:
+        """Nothing of an answer was sent: back to the gate with it, under a new name, as its tail may live on."""
+        arrived = flow.arrived
+        assert arrived is not None  # noqa: S101 - kept until the engine answers
         flow.tries += 1
         self.metrics.retries += 1
-        old_key, flow.key = flow.key, f"{flow.key.partition('.')[0]}.{flow.tries}"  # its tail may live on
+        old_key, flow.key = flow.key, f"{flow.key.partition('.')[0]}.{flow.tries}"
         flow.state, flow.relay, flow.recalled, flow.lost = State.PARKED, None, False, False
         del self._flows[old_key]
         self._flows[flow.key] = flow
         flow.seen_events = flow.unreported_events = 0 if flow.ask is None else -flow.ask.lead_events
-        engine_done = end.outcome in _ENGINE_DONE or outcome is Outcome.ENGINE_LOST
         self.push(Ended(old_key, outcome, None, engine_done))
         flow.held = _WAITING
         if flow.state is not State.PARKED:
-            return True  # what followed has ended it
+            return  # what followed has ended it
         event = flow.arrived = arrived._replace(request_id=flow.key)
-        avoid = frozenset({backend.name}) if again is Again.ELSEWHERE else frozenset[str]()
-        self._obey(self.fleet.again(event, avoid, self._now_ns(), flow.exchange.received_ns))
-        return True
-
-    def _engine_busy(self, backend: Backend, end: RelayEnd) -> None:
-        member = self.fleet.named(backend.name)
-        assert member is not None  # noqa: S101 - it was forwarded to it
-        backend.busy_in_row += 1
-        until_ns = self._now_ns() + busy_ns(end, backend.busy_in_row)
-        self.push_at(member, EngineBusy(max(until_ns, member.gate.busy_until_ns)))
+        self.obey(self.fleet.again(event, avoid, self.now_ns(), flow.exchange.received_ns))
 
     def engine_lost(self, member: Member) -> None:
         """The engine's process is another one: who was forwarded to the old one gets nothing any more."""
@@ -447,9 +377,9 @@ class Gateway:
             return
         record = Record(identity, None, exchange.peer, exchange.received_ns)
         if isinstance(outcome, Refusal):
-            self.access_log.refused(record, status or 0, outcome, self._now_ns())
+            self.access_log.refused(record, status or 0, outcome, self.now_ns())
         else:
-            self.access_log.ended(record, outcome, status, self._now_ns(), None, None)
+            self.access_log.ended(record, outcome, status, self.now_ns(), None, None)
 
     def end(
         self,
@@ -469,72 +399,12 @@ class Gateway:
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
         if self.access_log is not None and flow.record is not None:
-            self.access_log.ended(flow.record, outcome, status, self._now_ns(), output_tokens, cached_tokens)
+            self.access_log.ended(flow.record, outcome, status, self.now_ns(), output_tokens, cached_tokens)
         if flow.held is _NOTHING:
             return  # a shadow that the gate would have refused
         flow.held = _NOTHING
         tokens = None if output_tokens is None else Tokens(output_tokens)
         self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
-
-    def _compare(self, flow: Flow, usage: Usage | None) -> None:
-        if usage is None:
-            if flow.seen_events > 0:
-                self.metrics.output_tokens.observe(flow.seen_events)
-            return
-        if usage.completion_tokens is not None:
-            self.metrics.output_tokens.observe(usage.completion_tokens)
-        if not flow.exact or usage.prompt_tokens is None:
-            return
-        if self.compared is not None and not flow.as_ids:
-            self.compared(flow.prompt_tokens, usage.prompt_tokens)
-        if usage.prompt_tokens != flow.prompt_tokens:
-            self.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
-            log.warning(
-                "token drift: counted %s prompt tokens, the engine %s (request %s); the tokenizer or chat template is "
-                "not the engine's",
-                flow.prompt_tokens,
-                usage.prompt_tokens,
-                flow.identity.request_id.decode(),
-            )
-
-    def passes_on(self, flow: Flow, status: int) -> bool:
-        """Whether an answer of the engine with this status reaches the client as it comes."""
-        if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
-            return False  # its body tells whether that was for want of room
-        return status not in _ENGINE_OVERLOADED and status != _ENGINE_TIMED_OUT
-
-    def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
-        """Say in our own form what the engine said in a form that clients cannot act on."""
-        exchange, request_id = flow.exchange, flow.identity.request_id
-        if end.status == _ENGINE_TIMED_OUT:
-            plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
-            return
-        if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
-            exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)
-            return
-        self.metrics.refusals[Refusal.ENGINE_BUSY] += 1
-        told = "The engine has reached a limit of its own; please retry later."
-        self.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id)
-
-    def answer_for_engine(
-        self, exchange: Exchange, request_id: bytes, end: RelayEnd, backend: Backend | None = None
-    ) -> None:
-        """The engine gave no answer, and nothing was sent to the client yet."""
-        backend = backend or self.backend
-        if end.outcome is RelayOutcome.UNREACHABLE:
-            backend.found_down()
-            told = f"The engine at {backend.name} cannot be reached; please try again later."
-            self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
-        elif end.outcome is RelayOutcome.NO_CONNECTION:
-            # Our own want (connections, descriptors): it says nothing of the engine.
-            told = "This gate has no connection to the engine left; please try again later."
-            self.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
-        elif end.outcome is RelayOutcome.TIMEOUT_BEFORE_HEAD:
-            plain_error(exchange, 504, "The engine kept silent for too long.", request_id, "upstream_failed")
-        elif end.outcome is RelayOutcome.CANCELLED:
-            self.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
-        else:
-            plain_error(exchange, 502, "The engine broke off before it answered.", request_id, "upstream_failed")
 
     # The engine goes and comes; we go
 
@@ -563,7 +433,7 @@ class Gateway:
         self.close()
         wake_ns = self._timer_ns = self.admission.next_wake_ns
         if wake_ns is not None:
-            delay_s = max(0.0, (wake_ns - self._now_ns()) / 1e9)
+            delay_s = max(0.0, (wake_ns - self.now_ns()) / 1e9)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def _wake(self) -> None:
@@ -579,30 +449,6 @@ def record_of(flow: Flow, ask: Ask) -> Record:
     return record
 
 
-_OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
-    RelayOutcome.DONE: Outcome.FINISHED,
-    RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
-    RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
-    RelayOutcome.UNREACHABLE: Outcome.UPSTREAM_FAILED,
-    RelayOutcome.NO_CONNECTION: Outcome.UPSTREAM_FAILED,
-    RelayOutcome.BROKEN_BEFORE_HEAD: Outcome.UPSTREAM_FAILED,
-    RelayOutcome.TIMEOUT_BEFORE_HEAD: Outcome.TIMED_OUT,
-    RelayOutcome.BROKEN_MIDWAY: Outcome.UPSTREAM_FAILED,
-    RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
-    RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
-}
 # There is nobody to forward to: refused in shadow mode as well.
 _OF_THE_ENGINE: Final = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
 _BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
-_ENGINE_DONE: Final = frozenset(
-    {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
-)
-_UNANSWERED: Final = frozenset(
-    {
-        RelayOutcome.UNREACHABLE,
-        RelayOutcome.NO_CONNECTION,
-        RelayOutcome.BROKEN_BEFORE_HEAD,
-        RelayOutcome.TIMEOUT_BEFORE_HEAD,
-        RelayOutcome.CANCELLED,
-    }
-)

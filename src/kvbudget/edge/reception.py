@@ -7,8 +7,9 @@ from itertools import count
 from typing import Final
 
 from kvbudget.edge.answers import bad_request, identified, plain_error
+from kvbudget.edge.ends import SHUTTING_DOWN
 from kvbudget.edge.flow import Flow, State
-from kvbudget.edge.gateway import SHUTTING_DOWN, Gateway
+from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities, Identity
 from kvbudget.edge.models import model_in, models_of
@@ -94,7 +95,7 @@ class Reception:
                 exchange.respond(200, [*_JSON, *identified(exchange, request_id)], models_of(gateway))
                 return
             backend = gateway.backend_for(model_in(exchange.body))
-        PassingBy(exchange, backend, request_id, gateway.answer_for_engine, self.passing)
+        PassingBy(exchange, backend, request_id, gateway.ends.unanswered, self.passing)
 
     def _uncharged(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/health":

@@ -13,7 +13,7 @@ from kvbudget.gate.fleet.events import Heard
 
 MOST_TRIES = 3
 _SHORTEST_NS, _LONGEST_NS = 250_000_000, 4_000_000_000
-_OVERLOADED = frozenset({429, 503, 529})
+OVERLOADED = frozenset({429, 503, 529})
 # llama.cpp answers 500 where its one pool is used up (tools/server; its words of 2025 and 2026).
 _NO_ROOM = (b"context size has been exceeded", b"failed to find free space", b"kv cache is full")
 _AT_FAULT = frozenset(
@@ -67,7 +67,7 @@ def busy_ns(end: RelayEnd, times: int) -> int:
 
 
 def _is_overload(end: RelayEnd) -> bool:
-    if end.status in _OVERLOADED:
+    if end.status in OVERLOADED:
         return True
     body = end.body_tail.lower()
     return end.status == 500 and any(words in body for words in _NO_ROOM)

@@ -1,0 +1,204 @@
+"""Decides what the end of a relay means: for the gate, for the engine's health, for another try, and for the client."""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kvbudget.edge.answers import plain_error
+from kvbudget.edge.backend import Backend
+from kvbudget.edge.flow import Flow, Held, State
+from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.openai.usage import Usage, usage_in
+from kvbudget.edge.surfaces.table import ROWS
+from kvbudget.edge.tries import MOST_TRIES, OVERLOADED, Again, again_after, busy_ns, heard_of
+from kvbudget.gate.events import EngineBusy
+from kvbudget.gate.fleet.events import Heard
+from kvbudget.gate.refusals import Outcome, Refusal
+
+if TYPE_CHECKING:
+    from kvbudget.edge.gateway import Gateway
+
+log = logging.getLogger("kvbudget.gateway")
+
+SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
+# By 408 and those of `tries.OVERLOADED` an engine says that it has enough to do: not relayed, because they tell clients
+# nothing of when to come back (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
+_ENGINE_TIMED_OUT: Final = 408
+_DONE: Final = RelayOutcome.DONE
+_RESERVED: Final = Held.RESERVED
+_OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
+    RelayOutcome.DONE: Outcome.FINISHED,
+    RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
+    RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
+    RelayOutcome.UNREACHABLE: Outcome.UPSTREAM_FAILED,
+    RelayOutcome.NO_CONNECTION: Outcome.UPSTREAM_FAILED,
+    RelayOutcome.BROKEN_BEFORE_HEAD: Outcome.UPSTREAM_FAILED,
+    RelayOutcome.TIMEOUT_BEFORE_HEAD: Outcome.TIMED_OUT,
+    RelayOutcome.BROKEN_MIDWAY: Outcome.UPSTREAM_FAILED,
+    RelayOutcome.TIMEOUT_MIDWAY: Outcome.TIMED_OUT,
+    RelayOutcome.CANCELLED: Outcome.SHUT_DOWN,
+}
+_ENGINE_DONE: Final = frozenset(
+    {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
+)
+_UNANSWERED: Final = frozenset(
+    {
+        RelayOutcome.UNREACHABLE,
+        RelayOutcome.NO_CONNECTION,
+        RelayOutcome.BROKEN_BEFORE_HEAD,
+        RelayOutcome.TIMEOUT_BEFORE_HEAD,
+        RelayOutcome.CANCELLED,
+    }
+)
+
+
+class RelayEnds:
+    """What a gateway makes of the ends of its relays."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def ended(self, flow: Flow, end: RelayEnd) -> None:
+        """The one end of a forwarded flow's relay."""
+        gateway = self._gateway
+        ended = end.outcome
+        done = ended is _DONE and not flow.lost
+        outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
+        output_tokens = cached_tokens = None
+        if done:
+            if end.status is not None and end.status >= 400:
+                outcome = Outcome.UPSTREAM_REFUSED
+            else:
+                read = ROWS[flow.surface].usage
+                usage = usage_in(end.body_tail) if read is None else read(end.body_tail, end.headers)
+                self._compare(flow, usage)
+                if usage is not None:
+                    output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
+        if flow.unreported_events:
+            gateway.relay_progressed(flow)
+        backend = flow.backend
+        if gateway.fleet.only is None or not done:
+            self._hear(flow, end)
+            if not done and self._tries_again(flow, end, outcome):
+                return
+        elif backend is not None:
+            backend.busy_in_row = 0
+        gateway.end(
+            flow,
+            outcome,
+            output_tokens=output_tokens,
+            engine_done=done or flow.lost or ended in _ENGINE_DONE,
+            cached_tokens=cached_tokens,
+            status=end.status,
+        )
+        if done:
+            return
+        if ended is RelayOutcome.WITHHELD:
+            self._answer_overload(flow, end)
+        elif flow.recalled and flow.exchange.open:
+            told = "The engine was restarted, or makes no progress; the request is lost there."
+            plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")
+        elif ended in _UNANSWERED and flow.exchange.open:
+            self.unanswered(flow.exchange, flow.identity.request_id, end, backend)
+
+    def _hear(self, flow: Flow, end: RelayEnd) -> None:
+        """What the end of a relay tells of the engine."""
+        gateway = self._gateway
+        backend = flow.backend
+        assert backend is not None  # noqa: S101 - it was forwarded
+        heard = heard_of(end)
+        if heard is Heard.WELL:
+            backend.busy_in_row = 0
+        if end.outcome is RelayOutcome.UNREACHABLE:
+            backend.found_down()
+        elif end.outcome is RelayOutcome.CLIENT_GONE:
+            backend.look_soon()  # an abort has killed engines (LMCache#3688)
+        if gateway.fleet.only is None and flow.state is State.FORWARDED:
+            gateway.obey(gateway.fleet.heard(flow.key, heard, gateway.now_ns()))
+
+    def _tries_again(self, flow: Flow, end: RelayEnd, outcome: Outcome) -> bool:
+        """Whether it goes back into the queue, or to another instance: nothing of an answer was sent, and it may."""
+        gateway = self._gateway
+        backend = flow.backend
+        assert backend is not None  # noqa: S101 - it was forwarded
+        again = again_after(end, flow.tries, alone=len(gateway.backends) == 1, recalled=flow.recalled)
+        if again is Again.BUSY:
+            self._engine_busy(backend, end)
+        lives = flow.state is State.FORWARDED and flow.exchange.open
+        if flow.held is not _RESERVED:
+            return False  # a shadow: what becomes of it is the engine's matter
+        if again is Again.NO or flow.tries >= MOST_TRIES - 1 or flow.arrived is None or not lives:
+            return False
+        engine_done = end.outcome in _ENGINE_DONE or outcome is Outcome.ENGINE_LOST
+        avoid = frozenset({backend.name}) if again is Again.ELSEWHERE else frozenset[str]()
+        gateway.try_again(flow, outcome, engine_done=engine_done, avoid=avoid)
+        return True
+
+    def _engine_busy(self, backend: Backend, end: RelayEnd) -> None:
+        gateway = self._gateway
+        member = gateway.fleet.named(backend.name)
+        assert member is not None  # noqa: S101 - it was forwarded to it
+        backend.busy_in_row += 1
+        until_ns = gateway.now_ns() + busy_ns(end, backend.busy_in_row)
+        gateway.push_at(member, EngineBusy(max(until_ns, member.gate.busy_until_ns)))
+
+    def _compare(self, flow: Flow, usage: Usage | None) -> None:
+        gateway = self._gateway
+        if usage is None:
+            if flow.seen_events > 0:
+                gateway.metrics.output_tokens.observe(flow.seen_events)
+            return
+        if usage.completion_tokens is not None:
+            gateway.metrics.output_tokens.observe(usage.completion_tokens)
+        if not flow.exact or usage.prompt_tokens is None:
+            return
+        if gateway.compared is not None and not flow.as_ids:
+            gateway.compared(flow.prompt_tokens, usage.prompt_tokens)
+        if usage.prompt_tokens != flow.prompt_tokens:
+            gateway.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
+            log.warning(
+                "token drift: counted %s prompt tokens, the engine %s (request %s); the tokenizer or chat template is "
+                "not the engine's",
+                flow.prompt_tokens,
+                usage.prompt_tokens,
+                flow.identity.request_id.decode(),
+            )
+
+    def passes_on(self, flow: Flow, status: int) -> bool:
+        """Whether an answer of the engine with this status reaches the client as it comes."""
+        if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
+            return False  # its body tells whether that was for want of room
+        return status not in OVERLOADED and status != _ENGINE_TIMED_OUT
+
+    def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
+        """Say in our own form what the engine said in a form that clients cannot act on."""
+        gateway = self._gateway
+        exchange, request_id = flow.exchange, flow.identity.request_id
+        if end.status == _ENGINE_TIMED_OUT:
+            plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
+            return
+        if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
+            exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)
+            return
+        gateway.metrics.refusals[Refusal.ENGINE_BUSY] += 1
+        told = "The engine has reached a limit of its own; please retry later."
+        gateway.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id)
+
+    def unanswered(self, exchange: Exchange, request_id: bytes, end: RelayEnd, backend: Backend | None = None) -> None:
+        """The engine gave no answer, and nothing was sent to the client yet."""
+        gateway = self._gateway
+        backend = backend or gateway.backend
+        if end.outcome is RelayOutcome.UNREACHABLE:
+            backend.found_down()
+            told = f"The engine at {backend.name} cannot be reached; please try again later."
+            gateway.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
+        elif end.outcome is RelayOutcome.NO_CONNECTION:
+            # Our own want (connections, descriptors): it says nothing of the engine.
+            told = "This gate has no connection to the engine left; please try again later."
+            gateway.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
+        elif end.outcome is RelayOutcome.TIMEOUT_BEFORE_HEAD:
+            plain_error(exchange, 504, "The engine kept silent for too long.", request_id, "upstream_failed")
+        elif end.outcome is RelayOutcome.CANCELLED:
+            gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
+        else:
+            plain_error(exchange, 502, "The engine broke off before it answered.", request_id, "upstream_failed")
