@@ -37,7 +37,9 @@ def test_a_head_that_differs_in_its_length_alone_is_recognised() -> None:
     assert one.headers(one.length) == parse_request_head(raw[:-4]).headers
 
 
-@pytest.mark.parametrize("digits", [b"", b"-1", b"+1", b" 1", b"1 ", b"1a", b"0x1", b"1\n", b"1" * 19, b"1, 1", b"0"])
+@pytest.mark.parametrize(
+    "digits", [b"", b"-1", b"+1", b" 1", b"1 ", b"1a", b"0x1", b"1\n", b"1" * 19, b"1, 1", b"0", b"01", b"007"]
+)
 def test_what_is_no_plain_length_is_left_to_the_parser(digits: bytes) -> None:
     assert known().end_in(FIRST + b"Content-Length: " + digits + REST) == 0
 

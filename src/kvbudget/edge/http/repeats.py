@@ -11,6 +11,7 @@ from kvbudget.edge.http.heads import LENGTH_DIGITS, Framing, RequestHead, Respon
 from kvbudget.edge.http.messages import Headers
 
 _CR: Final = 13
+_ZERO: Final = 48
 _LENGTH_LINE: Final = b"\r\ncontent-length:"
 _MOST_BYTES: Final = 8192
 """A longer head is not remembered: it would be the odd one, and heads of many clients are kept."""
@@ -45,12 +46,10 @@ class _Known:
         if stop < 0:
             return 0
         digits = data[start:stop]
-        if not digits.isdigit() or not data.startswith(self._behind, stop):
+        # Only as we would write it: an answer without a body is framed otherwise, and 007 is read as it stands there.
+        if not digits.isdigit() or data[start] == _ZERO or not data.startswith(self._behind, stop):
             return 0
-        length = int(digits)
-        if not length:  # an answer without a body is framed otherwise
-            return 0
-        self.length = length
+        self.length = int(digits)
         return stop + len(self._behind)
 
 
