@@ -235,8 +235,8 @@ class Lengths:
         }
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> "Lengths":
-        """From what `state` gave. Raises BadValueError for what it did not give."""
+    def restored(cls, state: Any) -> "Lengths":
+        """From what `state` gave, out of a file that may hold anything. Raises BadValueError for anything else."""
         lengths = cls()
         try:
             if state["version"] != STATE_VERSION:

@@ -20,9 +20,11 @@ from kvbudget.gate.events import (
 )
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
+from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome
 from kvbudget.gate.tenants import TenantLimits
 from kvbudget.pool.groups import uniform_layout
+from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
@@ -76,7 +78,7 @@ def test_after_a_restart_nothing_is_thought_to_be_there(make_fleet: Make) -> Non
 
 
 def test_an_engine_that_shares_nothing_is_not_credited(make_fleet: Make) -> None:
-    scene = make_fleet(gate={"sharing": "scheduled"}, x=(40,))
+    scene = make_fleet(gate={"sharing": Sharing.SCHEDULED}, x=(40,))
     scene.fleet.only = None
     scene.at("x").prefix_credit = False
     scene.arrive("a", 128, 16, prefix=tuple(range(1, 9)))
@@ -219,7 +221,7 @@ def test_it_waits_where_it_may(make_fleet: Make) -> None:
 
 
 def test_progress_makes_room_for_who_waits_elsewhere(make_fleet: Make) -> None:
-    scene = make_fleet(gate={"policy": "trajectory"}, x=(9, 144), y=(4, 64))
+    scene = make_fleet(gate={"policy": Policy.TRAJECTORY}, x=(9, 144), y=(4, 64))
     assert scene.arrive("a", 96, 48, paced=True) == ["a>x"]
     assert scene.arrive("b", 16, 48, paced=True) == ["b>y"]
     assert scene.arrive("c", 32, 16, paced=True) == ["c..y"]
