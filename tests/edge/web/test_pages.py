@@ -142,10 +142,10 @@ def _words() -> dict[str, dict[str, str]]:
 def test_both_languages_have_every_word_that_the_page_uses() -> None:
     words = _words()
     assert words["en"].keys() == words["zh"].keys()
-    page = (STATIC / "ledger.html").read_text(encoding="utf-8")
-    script = (STATIC / "ledger.js").read_text(encoding="utf-8")
+    page = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.html", "live.html"))
+    script = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.js", "live.js"))
     used = set(re.findall(r'data-w(?:-label)?="([^"]+)"', page))
-    used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(re.findall(r'\["((?:col|fig)\.[a-z_]+)"', script))
+    used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(re.findall(r'\["((?:col|fig|live)\.[a-z_]+)"', script))
     assert used <= words["en"].keys(), used - words["en"].keys()
     english = re.findall(r'data-w="([^"]+)"[^>]*>([^<]+)<', page)
     assert {key: text for key, text in english if words["en"][key] != text} == {}

@@ -24,7 +24,7 @@ from kvbudget.report.markdown import markdown_report
 from kvbudget.report.png import png_report
 
 LARGEST_CONFIG = 1024 * 1024
-_PAGES = {"/ledger": "ledger.html"}
+_PAGES = {"/ledger": "ledger.html", "/live": "live.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -43,10 +43,10 @@ _HEADERS = {
 }
 
 
-def page_routes() -> list[BaseRoute]:
-    """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`."""
+def page_routes(*more: str) -> list[BaseRoute]:
+    """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`; `more`: pages of a running gate."""
     return [
-        *[Route(path, _page(name)) for path, name in _PAGES.items()],
+        *[Route(path, _page(_PAGES[path])) for path in ("/ledger", *more)],
         Route("/static/{name}", _static),
         Route("/api/plan", _plan, methods=["GET", "POST"]),
         Route("/api/catalogue", _catalogue),
