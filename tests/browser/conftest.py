@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from kvbudget.edge.asgi import start_asgi
 from kvbudget.edge.web.pages import page_routes, to_ledger
+from kvbudget.edge.web.simulation import Simulator
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,7 +28,7 @@ def url() -> Iterator[str]:
     thread.start()
 
     async def begin() -> tuple[str, object]:
-        server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes()]), "127.0.0.1", 0)
+        server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes(Simulator())]), "127.0.0.1", 0)
         return server.url, server
 
     address, server = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)

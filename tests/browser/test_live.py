@@ -83,3 +83,18 @@ def test_a_gate_that_goes_away_is_told(browser: "Browser") -> None:
             process.kill()
         expect(page.locator("#problem")).to_contain_text("The gate does not answer", timeout=20_000)
         page.close()
+
+
+def test_what_if_needs_traffic_and_says_so(browser: "Browser", gate: dict[str, str]) -> None:
+    page = browser.new_page()
+    page.goto(f"{gate['admin']}/live?lang=en")
+    expect(page.locator('dd[data-figure="running"]')).to_contain_text("0")
+    page.fill('input[name="max_num_seqs"]', "2")
+    page.click("#ask")
+    expect(page.locator("#whatif-problem")).to_contain_text("leave the page open while there is traffic")
+    for number in range(12):
+        _ask(gate["gate"], "a", 4 + number)
+    page.click("#ask")
+    expect(page.locator("#t-whatif tbody tr")).to_have_count(6, timeout=60_000)
+    expect(page.locator("#whatif-problem")).to_be_hidden()
+    page.close()

@@ -18,6 +18,7 @@ from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens import counting
 from kvbudget.edge.web.live import Live
 from kvbudget.edge.web.pages import page_routes
+from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import InputError
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.gate import Gate
@@ -35,6 +36,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
     """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change:
     `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
+    simulator = Simulator()
     registry = CollectorRegistry()
     gateway.metrics.gauges = lambda: gauges(reception)
     registry.register(gateway.metrics)
@@ -88,8 +90,8 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),
-            *page_routes("/live"),
-            *Live(reception, now_ns).routes(),
+            *page_routes(simulator, "/live"),
+            *Live(reception, now_ns, simulator).routes(),
         ]
     )
 

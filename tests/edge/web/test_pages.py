@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from kvbudget.edge.asgi import start_asgi
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
+from kvbudget.edge.web.simulation import Simulator
 
 STATIC = files("kvbudget.edge.web") / "static"
 QWEN = {
@@ -26,7 +27,7 @@ def _got(path: str, content: bytes | None = None) -> httpx.Response:
     """One answer of pages that stand alone."""
 
     async def run() -> httpx.Response:
-        server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes()]), "127.0.0.1", 0)
+        server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes(Simulator())]), "127.0.0.1", 0)
         try:
             async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
                 return await client.request("GET" if content is None else "POST", path, content=content)
@@ -142,10 +143,14 @@ def _words() -> dict[str, dict[str, str]]:
 def test_both_languages_have_every_word_that_the_page_uses() -> None:
     words = _words()
     assert words["en"].keys() == words["zh"].keys()
-    page = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.html", "live.html"))
-    script = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.js", "live.js"))
+    page = "".join(
+        (STATIC / name).read_text(encoding="utf-8") for name in ("ledger.html", "live.html", "simulate.html")
+    )
+    script = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.js", "live.js", "simulate.js"))
     used = set(re.findall(r'data-w(?:-label)?="([^"]+)"', page))
-    used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(re.findall(r'\["((?:col|fig|live)\.[a-z_]+)"', script))
+    used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(
+        re.findall(r'\["((?:col|fig|live|sim)\.[a-z_]+)"', script)
+    )
     assert used <= words["en"].keys(), used - words["en"].keys()
     english = re.findall(r'data-w="([^"]+)"[^>]*>([^<]+)<', page)
     assert {key: text for key, text in english if words["en"][key] != text} == {}

@@ -1,6 +1,7 @@
 """What the live page shows of a running gate, as it is now and over the last minutes; nothing here changes anything.
 
-Blocks are read off the ledgers, never computed anew. Nobody looks: nothing is kept and nothing runs.
+Blocks are read off the ledgers, never computed anew. Nobody looks: nothing is kept and nothing runs. "What if" is
+answered by the simulator, with the requests that came while somebody watched.
 """
 
 import asyncio
@@ -15,7 +16,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from kvbudget.edge.instances_api import held_blocks, instances_of, problem_of
+from kvbudget.edge.recent import Recent
 from kvbudget.edge.reception import Reception
+from kvbudget.edge.web.answering import answered
+from kvbudget.edge.web.simulation import Simulator, changed_flags, what_if_flags
+from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.queue import Waiting
 from kvbudget.pool.ledger import Reservation
@@ -27,6 +32,7 @@ _UNWATCHED_S = 30.0  # after the last watcher left, before the past is forgotten
 _SHOWN_REQUESTS = 200  # of an instance; the largest
 _SHOWN_QUEUE = 50
 _MOST_WATCHERS = 16
+_LEAST_ROWS = 10  # requests, before "what if" means anything
 _NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -44,16 +50,18 @@ class Point(NamedTuple):
 class Live:
     """Looks once a second while somebody watches, and keeps ten minutes of it."""
 
-    def __init__(self, reception: Reception, now_ns: Callable[[], int]) -> None:
+    def __init__(self, reception: Reception, now_ns: Callable[[], int], simulator: Simulator) -> None:
         self._reception = reception
         self._now_ns = now_ns
+        self._simulator = simulator
         self._past: dict[str, deque[Point]] = {}
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
         self._left_ns = 0
+        self._recent: Recent | None = None
 
     def routes(self) -> list[Route]:
-        """`/api/live` once, `/api/live/stream` as server-sent events."""
+        """`/api/live` once, `/api/live/stream` as server-sent events, `/api/whatif`."""
 
         async def once(_: Request) -> Response:
             return Response(orjson.dumps(self.snapshot()), media_type="application/json", headers=_NO_STORE)
@@ -64,7 +72,14 @@ class Live:
                 return Response(told, status_code=503, headers={**_NO_STORE, "retry-after": "10"})
             return StreamingResponse(self._events(), media_type="text/event-stream", headers=_NO_STORE)
 
-        return [Route("/api/live", once), Route("/api/live/stream", stream)]
+        async def what_if(request: Request) -> Response:
+            return await answered(request, self._what_if)
+
+        return [
+            Route("/api/live", once),
+            Route("/api/live/stream", stream),
+            Route("/api/whatif", what_if, methods=["POST"]),
+        ]
 
     def snapshot(self) -> dict[str, Any]:
         """How it stands now. Blocks and tokens are whole numbers, times are milliseconds."""
@@ -95,11 +110,35 @@ class Live:
     def _counted(self) -> dict[str, int]:
         return dict(self._reception.gateway.metrics.refusals)
 
+    async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """`wanted`: max_num_seqs, max_context, or both. The last minutes of traffic, simulated with today's limits and
+        with these. Raises BadValueError."""
+        gateway = self._reception.gateway
+        rows = [] if self._recent is None else self._recent.rows(self._now_ns())
+        if len(rows) < _LEAST_ROWS:
+            raise BadValueError(
+                f"what if: {len(rows)} requests ended since this page was opened, {_LEAST_ROWS} are needed",
+                fix="leave the page open while there is traffic",
+            )
+        trace = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+        flags = what_if_flags(gateway.gate)
+        changed = changed_flags(gateway.gate, wanted)
+        before = await self._simulator.run(flags, trace)
+        after = await self._simulator.run([*flags, *changed], trace)
+        return {
+            "schema": "kvbudget.whatif/1",
+            "requests": len(rows),
+            "now": before["runs"][0],
+            "then": after["runs"][0],
+        }
+
     async def _events(self) -> AsyncIterator[bytes]:
         """First the past, then one look a second. Whoever reconnects gets the past again, so nothing is missing."""
         self._watchers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._keep_looking(), name="live looks")
+            gateway = self._reception.gateway
+            self._recent = gateway.access_log = Recent(gateway.access_log)
         try:
             self._look()
             yield b"retry: 2000\nevent: past\ndata: " + orjson.dumps(self.past()) + b"\n\n"
@@ -116,6 +155,8 @@ class Live:
             self._look()
         self._past.clear()
         self._task = None
+        if self._recent is not None:
+            self._reception.gateway.access_log, self._recent = self._recent.inner, None
 
     def _look(self) -> None:
         now_ns = self._now_ns()

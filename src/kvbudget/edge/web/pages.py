@@ -15,38 +15,38 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from kvbudget.edge.web import catalogue
+from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, refused
 from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
+from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.planner.hardware.gpus import GPUS
 from kvbudget.planner.request import Plan
 from kvbudget.report.ledger import ledger_document, sized
 from kvbudget.report.markdown import markdown_report
 from kvbudget.report.png import png_report
+from kvbudget.simulate.scenarios import SCENARIOS
 
 LARGEST_CONFIG = 1024 * 1024
-_PAGES = {"/ledger": "ledger.html", "/live": "live.html"}
+_PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Only what comes from this port, and no script inside a page; a page of another site cannot frame it.
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 
 
-def page_routes(*more: str) -> list[BaseRoute]:
-    """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`; `more`: pages of a running gate."""
+def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
+    """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`, `/simulate`, `/api/simulate`,
+    `/api/scenarios`; `more`: pages of a running gate."""
+
+    async def simulate(request: Request) -> Response:
+        return await answered(request, simulator.asked)
+
     return [
-        *[Route(path, _page(_PAGES[path])) for path in ("/ledger", *more)],
+        *[Route(path, _page(_PAGES[path])) for path in ("/ledger", "/simulate", *more)],
+        Route("/api/simulate", simulate, methods=["POST"]),
+        Route("/api/scenarios", _scenarios),
         Route("/static/{name}", _static),
         Route("/api/plan", _plan, methods=["GET", "POST"]),
         Route("/api/catalogue", _catalogue),
@@ -74,12 +74,12 @@ def _file(name: str) -> Response:
     static = {one.name: one for one in (files("kvbudget.edge.web") / "static").iterdir()}
     kind = _TYPES.get(name.rpartition(".")[2])
     if name not in static or kind is None:
-        return Response("no such file\n", status_code=404, headers=_HEADERS, media_type="text/plain")
-    return Response(static[name].read_bytes(), headers=_HEADERS, media_type=kind)
+        return Response("no such file\n", status_code=404, headers=HEADERS, media_type="text/plain")
+    return Response(static[name].read_bytes(), headers=HEADERS, media_type=kind)
 
 
 async def _catalogue(_: Request) -> Response:
-    return _json(
+    return as_json(
         {
             "schema": "kvbudget.catalogue/1",
             "defaults": DEFAULTS,
@@ -90,13 +90,17 @@ async def _catalogue(_: Request) -> Response:
     )
 
 
+async def _scenarios(_: Request) -> Response:
+    return as_json({"scenarios": [{"name": one.name, "summary": one.summary} for one in SCENARIOS.values()]})
+
+
 async def _plan(request: Request) -> Response:
     try:
         state = await _state(request)
         document = await asyncio.to_thread(_document, state)
     except InputError as error:
-        return _refused(error)
-    return _json(document)
+        return refused(error)
+    return as_json(document)
 
 
 async def _export(request: Request) -> Response:
@@ -108,14 +112,14 @@ async def _export(request: Request) -> Response:
     }
     name = request.path_params["name"]
     if name not in writers:
-        return Response(f"one of {', '.join(writers)}\n", status_code=404, headers=_HEADERS, media_type="text/plain")
+        return Response(f"one of {', '.join(writers)}\n", status_code=404, headers=HEADERS, media_type="text/plain")
     write, kind = writers[name]
     try:
         content = await asyncio.to_thread(write, await _state(request))
     except InputError as error:
-        return _refused(error)
+        return refused(error)
     return Response(
-        content, media_type=kind, headers={**_HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+        content, media_type=kind, headers={**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
     )
 
 
@@ -151,14 +155,7 @@ async def _state(request: Request) -> _State:
 
 
 async def _config(request: Request) -> Mapping[str, object]:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_CONFIG:
-            raise BadConfigError(
-                f"config.json: more than {LARGEST_CONFIG:,} bytes",
-                fix="paste the config.json, not a tokenizer or weights",
-            )
+    body = await body_of(request, LARGEST_CONFIG, "config.json")
     try:
         config = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -166,11 +163,3 @@ async def _config(request: Request) -> Mapping[str, object]:
     if not isinstance(config, dict):
         raise BadConfigError("config.json: no JSON object", fix="paste the whole file, braces and all")
     return config
-
-
-def _refused(error: InputError) -> Response:
-    return _json({"error": {"message": error.message, "fix": error.fix, "code": error.code}}, 400)
-
-
-def _json(document: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(document), status_code=status, headers=_HEADERS, media_type="application/json")

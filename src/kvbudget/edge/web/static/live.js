@@ -4,8 +4,10 @@ import { drawn, element, fill, number, speak, word } from "./dom.js";
 const by = (id) => document.getElementById(id);
 const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
 const KEPT = 600;
+const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused", "timed_out", "preemptions"];
 let past = {};
 let now = null;
+let guess = null;
 
 start();
 
@@ -17,6 +19,7 @@ function start() {
     inLanguage(wanted);
     draw();
   });
+  by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
   const stream = new EventSource("/api/live/stream");
   stream.addEventListener("past", (event) => {
     past = Object.fromEntries(Object.entries(JSON.parse(event.data)).map(([name, points]) => [name, points.map(point)]));
@@ -47,6 +50,30 @@ function inLanguage(wanted) {
   const spoken = speak(wanted);
   by("language").textContent = word("other");
   by("language").lang = spoken === "en" ? "zh-Hans" : "en";
+}
+
+async function ask() {
+  const form = by("whatif");
+  const wanted = {};
+  for (const name of ["max_num_seqs", "max_context"]) if (form[name].value.trim()) wanted[name] = Number(form[name].value);
+  by("ask").disabled = true;
+  let told;
+  try {
+    const answer = await fetch("/api/whatif", { method: "POST", body: JSON.stringify(wanted), headers: { "content-type": "application/json" } });
+    const document_ = await answer.json();
+    if (answer.ok) guess = document_;
+    else told = typeof document_.error === "string" ? document_.error : `${document_.error.message}; ${document_.error.fix}`;
+  } catch {
+    told = word("live.cut");
+  }
+  by("ask").disabled = false;
+  by("whatif-problem").hidden = !told;
+  by("whatif-problem").textContent = told ?? "";
+  draw();
+}
+
+function rounded(name, value) {
+  return name === "slo_fraction" ? `${(100 * value).toFixed(1)}%` : number(Math.round(value));
 }
 
 function draw() {
@@ -131,6 +158,12 @@ function tables() {
     ["live.elsewhere", true, (row) => number(row.elsewhere_blocks)], ["col.pool", true, (row) => number(row.usable_blocks)],
     ["col.cap", true, (row) => number(row.max_context)], ["col.tier", true, (row) => row.tier],
   ], now.instances);
+  if (guess) {
+    fill(by("t-whatif"), [
+      ["col.figure", false, (name) => word(`sim.${{ goodput_tokens_per_s: "goodput", slo_fraction: "in_time" }[name] ?? name}`)],
+      ["now", true, (name) => rounded(name, guess.now[name])], ["live.then", true, (name) => rounded(name, guess.then[name])],
+    ], OUTCOMES);
+  }
   const ends = [...Object.entries(now.outcomes).map(([name, count]) => ["", name, count]), ...Object.entries(now.refusals).map(([name, count]) => ["refused", name, count])];
   fill(by("t-ends"), [
     ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${name}` : name], ["col.requests", true, ([, , count]) => number(count)],
