@@ -129,7 +129,9 @@ def _description(schema: object) -> str | None:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as Rust's `str::lines` cuts them: at line feeds, with a carriage return before one dropped. One that no line
-    feed follows stays."""
+    """Lines as Rust's `str::lines` cuts them: at line feeds, with a carriage return before one dropped.
+
+    One that no line feed follows stays.
+    """
     *ended, rest = text.split("\n")
     return [*(piece.removesuffix("\r") for piece in ended), *([rest] if rest else [])]
