@@ -168,10 +168,10 @@ def test_a_state_that_was_kept_stands_beside_the_present_one(browser: "Browser",
         assert "kept=" in page.url
 
 
-@pytest.mark.parametrize("name", ["plan.md", "plan.png", "plan.json"])
+@pytest.mark.parametrize("name", ["plan.md", "plan.png", "plan.json", "kvbudget.toml", "config.json"])
 def test_each_export_is_a_file_to_keep(browser: "Browser", url: str, name: str) -> None:
     with opened(browser, f"{url}/ledger?model=Qwen3-8B&gpu=l40s&concurrency=4") as page:
         with page.expect_download() as download:
             page.click(f'[data-export="{name}"]')
         assert download.value.suggested_filename == name
-        assert download.value.path().stat().st_size > 500
+        assert download.value.path().stat().st_size > 200

@@ -5,12 +5,14 @@ import json
 import re
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from kvbudget.cli.main import main
 from kvbudget.edge.asgi import start_asgi
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
@@ -107,6 +109,34 @@ def test_each_export_is_a_file(name: str, begins: bytes) -> None:
     assert (answer.status_code, answer.content.startswith(begins)) == (200, True)
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
     assert _got("/api/export/plan.exe").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "model=Qwen3-8B&gpu=l40s&context=8k&concurrency=4",
+        "model=Gemma-4-26B-A4B&gpu=h100&context=32k&concurrency=4&dtype=fp8",
+        "model=Llama-3.1-8B&gpu_memory=24GiB&overhead=2GiB&utilization=0.97&context=4k&concurrency=2"
+        "&prompt_lengths=p50=800,p95=2000&output_lengths=300",
+    ],
+)
+def test_the_budget_of_a_page_is_one_that_check_finds_true(
+    query: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kvbudget.toml", "config.json"):
+        answer = _got(f"/api/export/{name}?{query}")
+        assert answer.status_code == 200, answer.text
+        (tmp_path / name).write_bytes(answer.content)
+    shown = _got(f"/api/plan?{query}").json()["plan"]
+    assert main(["check", "kvbudget.toml"]) == 0, capsys.readouterr()
+    assert f"num_blocks = {shown['pool']['num_blocks']}" in (tmp_path / "kvbudget.toml").read_text()
+
+
+@pytest.mark.parametrize(("query", "told"), [("", "no model"), ("?model=Qwen3-8B", "needs the card")])
+def test_a_budget_without_a_model_or_a_card_says_what_is_missing(query: str, told: str) -> None:
+    answer = _got(f"/api/export/kvbudget.toml{query}")
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True)
 
 
 def test_the_first_page_leads_to_the_ledger() -> None:

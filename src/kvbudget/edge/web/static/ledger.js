@@ -323,6 +323,8 @@ function exports() {
     const name = link.dataset.export;
     link.href = `/api/export/${name}?${query()}`;
     link.download = name;
+    const model = Boolean(form.model.value || config);
+    link.hidden = Boolean(link.dataset.needs) && (!model || (link.dataset.needs === "card" && shown.sized_to_need));
     link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name); } : null;
   }
 }
