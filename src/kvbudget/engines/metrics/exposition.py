@@ -1,0 +1,106 @@
+"""Decides which samples a Prometheus or OpenMetrics text holds; what is damaged or not wanted is left out, never fatal.
+
+Format: Prometheus text exposition 0.0.4 and OpenMetrics 1.0 (exemplars, time stamps, `# EOF`, `_created` series).
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kvbudget.engines.readings import Sample
+
+MAX_LINES = 200_000
+_LONGEST_LINE = 65_536
+# Possessive throughout: a damaged line costs its length, not its square.
+_LABEL = re.compile(r'\s*+,?+\s*+([A-Za-z_][\w.]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
+_SAMPLE = re.compile(
+    r'\s*+([A-Za-z_:][\w:.]*+)\s*+(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*+")*+)\})?+\s*+(\S++)(?:\s++(-?[0-9][0-9.eE+]*+))?+'
+    r"\s*+(?:#.*+)?+$"
+)
+_ESCAPED = re.compile(r"\\(.)")
+_MILLISECONDS = 1e11  # Prometheus writes time stamps in them, OpenMetrics in seconds
+
+
+class Exposition(NamedTuple):
+    """`samples` in the order of the text, names with `:` as `_`. `helps`: by name of a family. `at_s`: the newest time
+    stamp in the text, Unix seconds, None where there is none. `damaged`: how many wanted lines were no samples."""
+
+    samples: tuple[Sample, ...]
+    helps: dict[str, str]
+    at_s: float | None
+    damaged: int
+
+
+def plain_name(name: str) -> str:
+    """Some collectors write the colon as an underscore, and Ray puts its own name before vLLM's."""
+    name = name.replace(":", "_")
+    return name[4:] if name.startswith("ray_vllm_") else name
+
+
+def parsed(text: str, wanted: Callable[[str], bool]) -> Exposition:
+    """All samples whose plain name is wanted, of the first 200,000 lines."""
+    samples: list[Sample] = []
+    helps: dict[str, str] = {}
+    newest: float | None = None
+    damaged = 0
+    for line in _lines(text):
+        if line.startswith("#"):
+            kind, _, rest = line[1:].strip().partition(" ")
+            if kind == "HELP":
+                name, _, words = rest.strip().partition(" ")
+                if wanted(plain_name(name)):
+                    helps[plain_name(name)] = words[:1000]
+            continue
+        name = plain_name(re.split(r"[{\s]", line.lstrip(), maxsplit=1)[0])
+        if not wanted(name):
+            continue
+        match = _SAMPLE.match(line)
+        value = None if match is None else _number(match[3])
+        labels = {} if match is None else labels_in(match[2] or "")
+        if match is None or value is None or labels is None:
+            damaged += 1
+            continue
+        samples.append(Sample(name, labels, value))
+        stamp = _number(match[4]) if match[4] else None
+        if stamp is not None and 0 < stamp < float("inf"):
+            stamp = stamp / 1000 if stamp > _MILLISECONDS else stamp
+            newest = stamp if newest is None else max(newest, stamp)
+    return Exposition(tuple(samples), helps, newest, damaged)
+
+
+def _lines(text: str) -> Iterable[str]:
+    start = 0
+    for _ in range(MAX_LINES):
+        if start >= len(text):
+            return
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        line = text[start : min(end, start + _LONGEST_LINE)].removesuffix("\r")
+        if line and not line.isspace():
+            yield line
+        start = end + 1
+
+
+def labels_in(text: str) -> dict[str, str] | None:
+    """The labels between two braces; None when they are damaged."""
+    labels: dict[str, str] = {}
+    at = 0
+    while match := _LABEL.match(text, at):
+        value = match[2]
+        labels[match[1]] = _ESCAPED.sub(_unescaped, value) if "\\" in value else value
+        at = match.end()
+    return labels if not text[at:].strip(" \t,") else None
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _number(text: str) -> float | None:
+    """Go writes +Inf and NaN; Python takes them, and also 1_000, which is no number here."""
+    if "_" in text or len(text) > 64:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
