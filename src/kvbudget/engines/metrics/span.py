@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import NamedTuple
 
-from kvbudget.engines.metrics.exposition import plain_name
-from kvbudget.engines.readings import Sample, Sums
+from kvbudget.engines.readings import Sample, Sums, plain_name
 from kvbudget.engines.window import Distribution
 
 STARTED = "process_start_time_seconds"  # of prometheus_client, wherever it runs on Linux
 _LARGEST = 1e15
+ROUNDING = 1e-6  # a share that was computed may be a little above 1
 _SAME_START_S = 2.0  # Prometheus and prometheus_client round it
 _NOT_IDENTITY = ("le", "quantile", "pid")
 Labels = tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ class Span:
 
 def share(value: float | None) -> float | None:
     """A share of 0 to 1; anything else, such as a percentage, is not known."""
-    return None if value is None or not 0 <= value <= 1.0 + 1e-6 else min(1.0, value)
+    return None if value is None or not 0 <= value <= 1.0 + ROUNDING else min(1.0, value)
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -156,13 +156,17 @@ def _bound(text: str) -> float | None:
     return None if isnan(bound) else bound
 
 
-def identities(scrape: Scrape, core: Iterable[str]) -> list[dict[str, str]]:
-    """Which engines a scrape tells of: the label sets of their core gauges, one that is part of another left out."""
+def identities(scrape: Scrape, core: Iterable[str], within: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Which engines a scrape tells of: the label sets of their core gauges, one that is part of another left out.
+
+    Labels `within` one engine do not tell it from another.
+    """
+    unused = {*_NOT_IDENTITY, *within}
     names = frozenset(map(plain_name, core))
     found: list[dict[str, str]] = []
     for sample in scrape.samples:
         if sample.name in names:
-            labels = {name: value for name, value in sample.labels.items() if name not in _NOT_IDENTITY}
+            labels = {name: value for name, value in sample.labels.items() if name not in unused}
             if labels not in found:
                 found.append(labels)
     return [one for one in found if not any(one.items() < other.items() for other in found)]
