@@ -10,7 +10,8 @@ def every(name: str) -> bool:
 
 def test_label_order_blanks_time_stamps_exemplars_and_eof_do_not_matter() -> None:
     told = parsed(
-        '# HELP vllm:x What it is.\n# TYPE vllm:x gauge\nvllm:x{b="2",a="1"} 3\nvllm:x { a="1" , b="2", } 3.0 1700000000000\r\n'
+        '# HELP vllm:x What it is.\n# TYPE vllm:x gauge\nvllm:x{b="2",a="1"} 3\n'
+        'vllm:x { a="1" , b="2", } 3.0 1700000000000\r\n'
         'y_bucket{le="1"} 4 # {trace_id="a{b}"} 0.5 1700000001.5\ny_created 1.7e9\nz 1 1700000002.5\n# EOF\n',
         every,
     )

@@ -115,11 +115,12 @@ def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
     found = identities(newest, reader.core, reader.within)
     if not found and reader.core != vllm.CORE:
         return []  # such as Triton without its TensorRT-LLM backend
+    names = {name for scrape in scrapes for one in identities(scrape, reader.core, reader.within) for name in one}
     windows = []
     for identity, where in zip(found or [{}], told_apart(found or [{}]), strict=True):
         of_it = [only_of(scrape, identity) for scrape in scrapes]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
-        span = Span(seen, reader.counters)
+        span = Span(seen, reader.counters, names)
         windows.append(_dated(reader.window(span), span, where))
     return [windows[0], *(_without_the_server_s(window, newest, found) for window in windows[1:])]
 

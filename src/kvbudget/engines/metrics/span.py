@@ -27,10 +27,11 @@ class Span:
     """Scrapes of one engine, oldest first, at least one. With one alone, counters tell of all time since its start.
 
     `counters` are its names that only grow. A counter that fell began anew: it counts from 0. When most of them fell,
-    or the process began later, all count from 0 at that scrape.
+    or the process began later, all count from 0 at that scrape. Labels of `identity` tell this engine from others, not
+    one of its series from another: a collector that adds one in between does not make all of them new.
     """
 
-    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str]) -> None:
+    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = ()) -> None:
         self.scrapes = scrapes
         self.sums = [Sums(scrape.samples) for scrape in scrapes]
         self.helps = scrapes[-1].helps
@@ -39,7 +40,7 @@ class Span:
         self._counters = frozenset(spelling for name in counters for spelling in _spellings(plain_name(name)))
         self._from = 0  # the first scrape after the last restart
         self._anew = self.alone
-        self._values = [_by_series(scrape.samples) for scrape in scrapes]
+        self._values = [_by_series(scrape.samples, frozenset(identity)) for scrape in scrapes]
         for index in range(1, len(scrapes)):
             self._compare(index)
 
@@ -140,11 +141,12 @@ def _spellings(name: str) -> tuple[str, ...]:
     return (f"{base}_total", base)
 
 
-def _by_series(samples: Iterable[Sample]) -> dict[tuple[str, Labels], float]:
+def _by_series(samples: Iterable[Sample], unused: frozenset[str]) -> dict[tuple[str, Labels], float]:
     found: dict[tuple[str, Labels], float] = {}
     for sample in samples:
         if isfinite(sample.value):
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+            labels = sorted(pair for pair in sample.labels.items() if pair[0] not in unused)
+            found[sample.name, tuple(labels)] = sample.value
     return found
 
 
