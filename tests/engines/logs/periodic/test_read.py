@@ -197,8 +197,12 @@ def test_llamacpp_s_slots_and_lines_without_room_are_counted() -> None:
 def test_a_text_of_no_engine_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="while it serves"):
         observation_of_log("hello\n" * 10, source="notes.txt")
-    with pytest.raises(UnsupportedError):
-        observation_of_log(START)
+
+
+def test_a_log_of_the_start_alone_tells_the_limits() -> None:
+    window = only(START)
+    assert (window.limits.max_num_seqs, window.last.running, window.window_s) == (12, None, None)
+    assert any("before the engine serves" in line for line in window.missing)
 
 
 def test_a_huge_line_of_digits_takes_no_time() -> None:

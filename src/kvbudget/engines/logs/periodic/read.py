@@ -42,13 +42,15 @@ def observation_of_log(text: str, window_s: float = LOG_WINDOW_S, *, source: str
             reader.read(line)
     told = [(sum(tally.lines for tally in reader.tallies.values()), index) for index, reader in enumerate(readers)]
     most, index = max(told, key=lambda pair: pair[0])
-    if not most:
-        raise UnsupportedError(
-            (f"{source}: " if source else "") + "no line that an engine writes while it serves",
-            fix="give the log of vLLM, SGLang or llama.cpp from while it served; or its /metrics",
-        )
     reader = readers[index]
-    receipt = _receipt(text, reader.engine)
+    receipt = _receipt(text, reader.engine if most else "")
+    if not most:
+        if receipt is None:
+            raise UnsupportedError(
+                (f"{source}: " if source else "") + "no line that an engine writes when it starts or while it serves",
+                fix="give the log of vLLM, SGLang or llama.cpp from while it served; or its /metrics",
+            )
+        return Observation(engines=(_of_start(receipt),), sources=(source,) if source else ())
     limits = Limits() if receipt is None else _limits(receipt)
     if isinstance(reader, llamacpp.Reader) and reader.context and limits.max_model_len is None:
         limits = replace(limits, max_model_len=Tokens(reader.context))
@@ -61,6 +63,16 @@ def observation_of_log(text: str, window_s: float = LOG_WINDOW_S, *, source: str
         where = f"{label}={int(name) if name.isdigit() else name}" if len(tallies) > 1 else ""
         windows.append(replace(window, where=where))
     return Observation(engines=tuple(windows), sources=(source,) if source else ())
+
+
+def _of_start(receipt: Receipt) -> EngineWindow:
+    return EngineWindow(
+        engine=receipt.engine,
+        version=receipt.version,
+        model=receipt.model,
+        limits=_limits(receipt),
+        missing=("this log ends before the engine serves: give one from while it served, or its /metrics",),
+    )
 
 
 def _window(
