@@ -12,6 +12,10 @@ import pytest
 Page = str | Callable[[dict[str, str]], Any]
 
 
+def _missing(_: dict[str, str]) -> int:
+    return 404
+
+
 class Pages:
     """Answers by path: text, or what a function of the query gives (a document as JSON, a number as a status)."""
 
@@ -33,7 +37,7 @@ def pages() -> Iterator[Pages]:
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             fake.asked.append((parts.path, self.headers.get("Authorization", "")))
-            page = fake.answers.get(parts.path, lambda _: 404)
+            page: Page = fake.answers.get(parts.path, _missing)
             given = page if isinstance(page, str) else page({k: v[0] for k, v in parse_qs(parts.query).items()})
             status = given if isinstance(given, int) else 200
             text = given if isinstance(given, str) else json.dumps(None if isinstance(given, int) else given)
