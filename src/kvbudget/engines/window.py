@@ -101,7 +101,8 @@ class EngineWindow:
     `window_s`: None for one look, when `counts` and `times` are since the engine's start (`since_start`). `restarted`:
     its counters began anew within the window, and what they tell is of the time after. `looks`: oldest first, at least
     one. `missing`: what this engine or version does not export, each with what to use instead. `notes`: what was read
-    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote.
+    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote. `totals`: what
+    the same counters stand at since the engine's start; old news that a window without traffic is read against.
     """
 
     engine: str
@@ -125,6 +126,7 @@ class EngineWindow:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     extra: Mapping[str, float] = field(default_factory=dict)
+    totals: Counts = field(default_factory=Counts)
 
     @property
     def last(self) -> Gauges:

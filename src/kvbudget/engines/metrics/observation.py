@@ -99,7 +99,9 @@ def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
         of_it = [only_of(scrape, identity) for scrape in scrapes]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
         span = Span(seen, reader.counters)
-        windows.append(_dated(reader.window(span), span, where))
+        window = reader.window(span)
+        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters))
+        windows.append(replace(_dated(window, span, where), totals=totals.counts))
     return [windows[0], *(_without_the_server_s(window, newest, found) for window in windows[1:])]
 
 
