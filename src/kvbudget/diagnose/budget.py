@@ -41,7 +41,7 @@ def budget_full(s: Symptoms) -> Finding | None:
             preemptions=s.grew("preemptions"),
         ),
         sure=sure,
-        refuted_by="max_tokens that are used up (finished_reason=length), or a number running that is the engine's limit",
+        refuted_by="max_tokens that are used up (finished_reason=length), or as many running as the engine's limit",
         actions=(
             Action(
                 "ask for max_tokens near what answers use",

@@ -78,7 +78,7 @@ def prefix_cache_too_small(s: Symptoms) -> Finding | None:
         code="prefix_cache_too_small",
         severity=Severity.WARNING,
         message=f"the prefix cache is too small for what is shared: {asked.rate:.1%} of prompt tokens hit{before},"
-        f" while {(s.usage_high or 0) * 100:.0f} % of the pool is held by running requests, and the cache has only the rest",
+        f" while {(s.usage_high or 0) * 100:.0f} % of the pool is held by running requests: the cache has the rest",
         evidence=_evidence(s, asked),
         sure=sure,
         refuted_by="the same low rate at an hour in which usage is below 0.5: then little is shared",
@@ -125,11 +125,11 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     return Finding(
         code="prefix_cache_no_sharing",
         severity=Severity.INFO,
-        message=f"nothing is shared: {asked.hits:,.0f} of {asked.queries:,.0f} prompt tokens hit the prefix cache, which is"
-        f" on and has room ({mean}): prompts differ from their first block on",
+        message=f"nothing is shared: {asked.hits:,.0f} of {asked.queries:,.0f} prompt tokens hit the prefix cache, which"
+        f" is on and has room ({mean}): prompts differ from their first block on",
         evidence=_evidence(s, asked),
         sure=sure,
-        refuted_by=f"{TEST}; a TTFT that falls for repeated prompts although hits stay 0 means that hits are not counted",
+        refuted_by=f"{TEST}; a TTFT that falls for repeated prompts while hits stay 0 means that they are not counted",
         actions=(
             Action(
                 "move what changes (date, user name, request id) behind what is the same for all: system prompt, tools,"

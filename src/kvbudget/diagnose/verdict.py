@@ -36,37 +36,29 @@ class Code(NamedTuple):
 
 
 CODES: dict[str, Code] = {
-    "stuck": Code(
-        0, True, "Requests wait, nothing runs or is computed, and nothing is full: the scheduler stands still."
-    ),
-    "runaway_output": Code(20, True, "A few answers that go on and on hold nearly all of the pool."),
+    "stuck": Code(0, True, "Requests wait and nothing is computed, with nothing full: the scheduler stands still."),
     "pool_full": Code(10, True, "The engine's blocks are used up: requests wait for them or are preempted."),
-    "budget_full": Code(
-        3, True, "Promises (the gate's, or an engine's reservations) are used up while blocks are free."
-    ),
+    "runaway_output": Code(20, True, "A few answers that go on and on hold nearly all of the pool."),
+    "budget_full": Code(30, True, "Promises (the gate's, or an engine's) are used up while blocks are free."),
+    "engine_rejecting": Code(40, True, "The engine itself turned requests away, or let them fail."),
     "seqs_full": Code(50, True, "As many run as max_num_seqs lets, and others wait although the pool has room."),
     "deferred": Code(60, True, "Requests wait for a LoRA slot, a KV transfer or a grammar, not for room."),
     "compute_bound": Code(70, True, "Prefill takes the steps: requests wait although pool and places have room."),
-    "engine_rejecting": Code(40, True, "The engine itself turned requests away, or let them fail."),
     "sub_pool_full": Code(80, True, "One part of the pool is full while another is nearly empty."),
-    "fixed_footprint": Code(
-        90, True, "Requests hold a large share each, whatever their length: block size and groups."
-    ),
+    "fixed_footprint": Code(90, True, "Requests hold a large share each, whatever their length."),
     "pool_filling": Code(100, True, "Nobody waits yet, and at this rate the pool is full soon."),
     "bypass": Code(110, True, "Requests reach the engine on another way than through the gate."),
     "rank_imbalance": Code(120, True, "One rank or replica is full while another of the same model is nearly idle."),
     "client_timeouts": Code(130, True, "Clients give up: what is computed for them is lost, and tokens/s flatters."),
+    INSUFFICIENT: Code(135, True, "Too little is known for a verdict; `collect` says what would be enough."),
     "prefix_cache_below_block": Code(140, True, "The prefix cache can hit nothing: what is shared is under one block."),
     "prefix_cache_too_small": Code(140, True, "What is shared is pushed out before it is asked for again."),
-    "prefix_cache_no_sharing": Code(
-        15, True, "Prompts are long enough and the cache has room, but nothing comes twice."
-    ),
+    "prefix_cache_no_sharing": Code(150, True, "Prompts are long enough, the cache has room, and nothing comes twice."),
     "over_provisioned": Code(150, True, "The pool holds far more than can ever run at once."),
-    INSUFFICIENT: Code(135, True, "Too little is known for a verdict; `collect` says what would be enough."),
-    HEALTHY: Code(170, True, "Nobody waits for room, nothing was preempted or refused."),
-    "arrivals_exceed_service": Code(180, False, "The queue grows: more come than are served."),
-    "counter_unwired": Code(190, False, "Hits of the prefix cache are not counted; other figures show them."),
-    "reporting_change": Code(200, False, "A figure or name means something else in another version."),
+    HEALTHY: Code(160, True, "Nobody waits for room, nothing was preempted or refused."),
+    "arrivals_exceed_service": Code(170, False, "The queue grows: more come than are served."),
+    "counter_unwired": Code(180, False, "Hits of the prefix cache are not counted; other figures show them."),
+    "reporting_change": Code(190, False, "A figure or name means something else in another version."),
 }
 # Found for certain they go before what is otherwise told by counters, such as refusals.
 _WHEN_CERTAIN = {"seqs_full": 35, "compute_bound": 36, "prefix_cache_below_block": 132, "over_provisioned": 138}
