@@ -125,8 +125,8 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     return Finding(
         code="prefix_cache_no_sharing",
         severity=Severity.INFO,
-        message=f"nothing is shared: {asked.hits:,.0f} of {asked.queries:,.0f} prompt tokens hit the prefix cache, which"
-        f" is on and has room ({mean}): prompts differ from their first block on",
+        message=f"nothing is shared: {asked.hits:,.0f} of {asked.queries:,.0f} prompt tokens hit the prefix cache,"
+        f" which is on and has room ({mean}): prompts differ from their first block on",
         evidence=_evidence(s, asked),
         sure=sure,
         refuted_by=f"{TEST}; a TTFT that falls for repeated prompts while hits stay 0 means that they are not counted",
