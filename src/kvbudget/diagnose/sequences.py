@@ -10,7 +10,7 @@ USUAL_LIMITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 _HARDLY_BELOW = 0.95
 _INFERRED_WAITING = 2
 # Engines that let in by what a request may come to hold: a queue with free blocks is theirs first (budget.py).
-RESERVING = ("sglang", "tgi", "trtllm", "triton")
+RESERVING = ("sglang", "tgi", "trtllm", "trtllm-triton")
 # A pool that holds this many times what can run is too large by as much (public log of a Qwen3-VL-30B-A3B: 2.8).
 _OVERSIZED = 2.0
 _HARDLY_USED = 0.10

@@ -15,7 +15,8 @@ _FEW_LOOKS = 2
 
 
 class Seen(NamedTuple):
-    """One look with what can be no number taken away."""
+    """One look with what can be no number taken away. `usage`: of the fullest part, where one pool has several; the
+    mean of them hides the one that requests wait for (sglang#26248)."""
 
     usage: float | None
     running: int | None
@@ -220,9 +221,10 @@ def mean_of(told: Distribution | None) -> float | None:
 
 
 def _seen(look: Gauges) -> Seen:
-    usage = number(look.usage)
+    parts = (look.usage, *look.usage_by_kind.values(), *look.usage_by_rank.values())
+    shares = [share for part in parts if (share := number(part)) is not None and share <= 1]
     return Seen(
-        None if usage is None or usage > 1 else usage,
+        max(shares, default=None),
         _count(look.running),
         _count(look.waiting),
         _count(look.deferred),

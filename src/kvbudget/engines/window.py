@@ -17,6 +17,7 @@ class Gauges(NamedTuple):
 
     `usage_by_kind`: of the sub-pools of an engine that has several ("full", "sliding", "mamba"). `waiting` counts all
     that wait; `deferred` those of them that wait for something else than room (LoRA slot, KV transfer, grammar).
+    `usage_by_rank`: of data-parallel replicas that one server tells together (`usage` is then that of all).
     `swapped`: requests that were paused or swapped out. `at_s`: when, on a clock whose zero means nothing.
     """
 
@@ -27,6 +28,7 @@ class Gauges(NamedTuple):
     waiting: int | None = None
     deferred: int | None = None
     swapped: int | None = None
+    usage_by_rank: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)

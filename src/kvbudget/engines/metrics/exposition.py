@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kvbudget.engines.readings import Sample
+from kvbudget.engines.readings import Sample, plain_name
 
 MAX_LINES = 200_000
 _LONGEST_LINE = 65_536
@@ -29,12 +29,6 @@ class Exposition(NamedTuple):
     helps: dict[str, str]
     at_s: float | None
     damaged: int
-
-
-def plain_name(name: str) -> str:
-    """Some collectors write the colon as an underscore, and Ray puts its own name before vLLM's."""
-    name = name.replace(":", "_")
-    return name[4:] if name.startswith("ray_vllm_") else name
 
 
 def parsed(text: str, wanted: Callable[[str], bool]) -> Exposition:

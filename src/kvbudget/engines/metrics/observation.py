@@ -8,34 +8,48 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from kvbudget.engines.metrics import vllm
+from kvbudget.engines.metrics import dynamo, gate, llamacpp, lmdeploy, sglang, tgi, trtllm, vllm
 from kvbudget.engines.metrics.exposition import Exposition, parsed
-from kvbudget.engines.metrics.span import (
-    STARTED,
-    Scrape,
-    Span,
-    agrees,
-    identities,
-    only_of,
-    told_apart,
-)
+from kvbudget.engines.metrics.span import STARTED, Scrape, Span, agrees, identities, only_of, told_apart
 from kvbudget.engines.readings import Sums
 from kvbudget.engines.window import EngineWindow, Observation
 from kvbudget.errors import UnsupportedError
 
 
 class Reader(NamedTuple):
-    """Of one engine: how its names begin, the gauges that each engine has, its counters, and what makes a window."""
+    """Of one engine: how its names begin, the gauges that each engine has, its counters, and what makes a window.
+
+    `within`: labels of the core gauges that do not tell one engine from another. `prepared`: brings a scrape of several
+    ranks into one of none.
+    """
 
     prefixes: tuple[str, ...]
     core: tuple[str, ...]
     counters: tuple[str, ...]
     window: Callable[[Span], EngineWindow]
+    within: tuple[str, ...] = ()
+    prepared: Callable[[Scrape], Scrape] = lambda scrape: scrape
 
 
-READERS: tuple[Reader, ...] = (Reader(vllm.PREFIXES, vllm.CORE, vllm.COUNTERS, vllm.window),)
-_PREFIXES = tuple(prefix for reader in READERS for prefix in reader.prefixes)
-_OURS = ("kvbudget_", STARTED)
+_DYNAMO = Reader(dynamo.PREFIXES, dynamo.CORE, dynamo.COUNTERS, dynamo.window, dynamo.WITHIN)
+_READERS: tuple[Reader, ...] = (
+    Reader(vllm.PREFIXES, vllm.CORE, vllm.COUNTERS, vllm.window),
+    Reader(
+        *(sglang.PREFIXES, sglang.CORE, sglang.COUNTERS, sglang.window),
+        within=(sglang.REPLICA, "priority"),
+        prepared=sglang.of_all_ranks,
+    ),
+    Reader(tgi.PREFIXES, tgi.CORE, tgi.COUNTERS, tgi.window),
+    Reader(llamacpp.PREFIXES, llamacpp.CORE, llamacpp.COUNTERS, llamacpp.window),
+    Reader(trtllm.PREFIXES, trtllm.CORE, trtllm.COUNTERS, trtllm.window),
+    Reader(
+        *(trtllm.TRITON_PREFIXES, trtllm.TRITON_CORE, trtllm.TRITON_COUNTERS, trtllm.triton_window),
+        within=trtllm.TRITON_WITHIN,
+    ),
+    Reader(lmdeploy.PREFIXES, lmdeploy.CORE, lmdeploy.COUNTERS, lmdeploy.window),
+)
+KNOWN = ("vLLM", "SGLang", "TGI", "llama.cpp", "TensorRT-LLM", "Triton", "LMDeploy", "Dynamo", "kvbudget's gate")
+_PREFIXES = (*(prefix for reader in (*_READERS, _DYNAMO) for prefix in reader.prefixes), gate.PREFIX, STARTED)
 _HALF = 0.5
 
 
@@ -61,23 +75,27 @@ def observation_of(older: str | None, newer: str, seconds: float | None = None, 
 
 def observation_of_scrapes(scrapes: Sequence[Scrape], *, source: str = "", notes: Sequence[str] = ()) -> Observation:
     """The same of many, oldest first. Raises UnsupportedError when no engine is in the newest."""
-    windows: list[EngineWindow] = []
-    for reader in READERS:
-        windows += _windows(reader, scrapes)
-    if not windows:
+    engines = [window for reader in _READERS for window in _windows(reader, scrapes)]
+    around = _windows(_DYNAMO, scrapes)
+    engines = [dynamo.beside(window, around[0]) for window in engines] if engines and around else engines or around
+    gates = gate.windows(scrapes)
+    if not engines and not gates:
+        seen = sorted({sample.name for sample in scrapes[-1].samples})[:3]
         raise UnsupportedError(
-            "no metric of an engine that we know is in it" + (f" ({source})" if source else ""),
-            fix="give the /metrics of the engine itself; known are vLLM",
+            (f"{source}: " if source else "")
+            + f"no metric of an engine that is known{', only ' + ', '.join(seen) if seen else ''}",
+            fix=f"give the /metrics of the engine itself; known are {', '.join(KNOWN)}",
         )
     return Observation(
-        engines=tuple(replace(window, notes=(*notes, *window.notes)) for window in windows),
+        engines=tuple(replace(window, notes=(*notes, *window.notes)) for window in engines),
+        gates=tuple(gates),
         sources=(source,) if source else (),
     )
 
 
 def is_wanted(name: str) -> bool:
     """Whether a plain name may be one that is read here."""
-    return name.startswith(_PREFIXES) or name.startswith(_OURS)
+    return name.startswith(_PREFIXES)
 
 
 def scrape_of(text: str, at_s: float | None = None) -> Scrape:
@@ -90,17 +108,21 @@ def _scrape(told: Exposition) -> Scrape:
 
 
 def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
-    newest = scrapes[-1]
-    if not any(sample.name.startswith(reader.prefixes) for sample in newest.samples):
+    if not any(sample.name.startswith(reader.prefixes) for sample in scrapes[-1].samples):
         return []
-    found = identities(newest, reader.core) or [{}]
+    scrapes = [reader.prepared(scrape) for scrape in scrapes]
+    newest = scrapes[-1]
+    found = identities(newest, reader.core, reader.within)
+    if not found and reader.core != vllm.CORE:
+        return []  # such as Triton without its TensorRT-LLM backend
+    names = {name for scrape in scrapes for one in identities(scrape, reader.core, reader.within) for name in one}
     windows = []
-    for identity, where in zip(found, told_apart(found), strict=True):
+    for identity, where in zip(found or [{}], told_apart(found or [{}]), strict=True):
         of_it = [only_of(scrape, identity) for scrape in scrapes]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
-        span = Span(seen, reader.counters)
+        span = Span(seen, reader.counters, names)
         window = reader.window(span)
-        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters))
+        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters, names))
         windows.append(replace(_dated(window, span, where), totals=totals.counts))
     return [windows[0], *(_without_the_server_s(window, newest, found) for window in windows[1:])]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import NamedTuple
 
-from kvbudget.engines.metrics.exposition import plain_name
-from kvbudget.engines.readings import Sample, Sums
+from kvbudget.engines.readings import Sample, Sums, plain_name
 from kvbudget.engines.window import Distribution
 
 STARTED = "process_start_time_seconds"  # of prometheus_client, wherever it runs on Linux
 _LARGEST = 1e15
+ROUNDING = 1e-6  # a share that was computed may be a little above 1
 _SAME_START_S = 2.0  # Prometheus and prometheus_client round it
 _NOT_IDENTITY = ("le", "quantile", "pid")
 Labels = tuple[tuple[str, str], ...]
@@ -27,10 +27,11 @@ class Span:
     """Scrapes of one engine, oldest first, at least one. With one alone, counters tell of all time since its start.
 
     `counters` are its names that only grow. A counter that fell began anew: it counts from 0. When most of them fell,
-    or the process began later, all count from 0 at that scrape.
+    or the process began later, all count from 0 at that scrape. Labels of `identity` tell this engine from others, not
+    one of its series from another: a collector that adds one in between does not make all of them new.
     """
 
-    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str]) -> None:
+    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = ()) -> None:
         self.scrapes = scrapes
         self.sums = [Sums(scrape.samples) for scrape in scrapes]
         self.helps = scrapes[-1].helps
@@ -39,7 +40,7 @@ class Span:
         self._counters = frozenset(spelling for name in counters for spelling in _spellings(plain_name(name)))
         self._from = 0  # the first scrape after the last restart
         self._anew = self.alone
-        self._values = [_by_series(scrape.samples) for scrape in scrapes]
+        self._values = [_by_series(scrape.samples, frozenset(identity)) for scrape in scrapes]
         for index in range(1, len(scrapes)):
             self._compare(index)
 
@@ -131,7 +132,7 @@ class Span:
 
 def share(value: float | None) -> float | None:
     """A share of 0 to 1; anything else, such as a percentage, is not known."""
-    return None if value is None or not 0 <= value <= 1.0 + 1e-6 else min(1.0, value)
+    return None if value is None or not 0 <= value <= 1.0 + ROUNDING else min(1.0, value)
 
 
 def _spellings(name: str) -> tuple[str, ...]:
@@ -140,11 +141,12 @@ def _spellings(name: str) -> tuple[str, ...]:
     return (f"{base}_total", base)
 
 
-def _by_series(samples: Iterable[Sample]) -> dict[tuple[str, Labels], float]:
+def _by_series(samples: Iterable[Sample], unused: frozenset[str]) -> dict[tuple[str, Labels], float]:
     found: dict[tuple[str, Labels], float] = {}
     for sample in samples:
         if isfinite(sample.value):
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+            labels = sorted(pair for pair in sample.labels.items() if pair[0] not in unused)
+            found[sample.name, tuple(labels)] = sample.value
     return found
 
 
@@ -156,13 +158,17 @@ def _bound(text: str) -> float | None:
     return None if isnan(bound) else bound
 
 
-def identities(scrape: Scrape, core: Iterable[str]) -> list[dict[str, str]]:
-    """Which engines a scrape tells of: the label sets of their core gauges, one that is part of another left out."""
+def identities(scrape: Scrape, core: Iterable[str], within: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Which engines a scrape tells of: the label sets of their core gauges, one that is part of another left out.
+
+    Labels `within` one engine do not tell it from another.
+    """
+    unused = {*_NOT_IDENTITY, *within}
     names = frozenset(map(plain_name, core))
     found: list[dict[str, str]] = []
     for sample in scrape.samples:
         if sample.name in names:
-            labels = {name: value for name, value in sample.labels.items() if name not in _NOT_IDENTITY}
+            labels = {name: value for name, value in sample.labels.items() if name not in unused}
             if labels not in found:
                 found.append(labels)
     return [one for one in found if not any(one.items() < other.items() for other in found)]

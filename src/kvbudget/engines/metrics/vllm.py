@@ -1,12 +1,11 @@
-"""Decides what scrapes of one vLLM engine tell, by the names of 0.32 and by those that were renamed or removed.
+"""Decides what scrapes of vLLM tell the gate and a diagnosis, by the names of 0.32 and by those that it had before.
 
 Names and units: vLLM 0.32 `v1/metrics/loggers.py`, 0.6 to 0.11 `engine/metrics.py` and `v1/metrics/loggers.py`. What is
 deprecated in X.Y is hidden in X.Y+1 and removed in X.Y+2.
 """
 
-from kvbudget.engines.metrics.exposition import plain_name
-from kvbudget.engines.metrics.span import Span, share
-from kvbudget.engines.readings import EnginePool, Sums
+from kvbudget.engines.metrics.span import ROUNDING, Span, share
+from kvbudget.engines.readings import EnginePool, EngineReading, Sums
 from kvbudget.engines.vllm_metrics import (
     CACHE_CONFIG_INFO,
     GENERATION_TOKENS,
@@ -24,6 +23,10 @@ from kvbudget.engines.window import Counts, EngineWindow, Gauges, Limits
 from kvbudget.errors import BadValueError
 from kvbudget.units import Tokens
 
+READ_BY_GATE = (
+    CACHE_CONFIG_INFO, KV_CACHE_USAGE, OLD_KV_CACHE_USAGE, NUM_DRAFTS, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING,
+    NUM_REQUESTS_WAITING, NUM_WAITING_BY_REASON, PROMPT_TOKENS, GENERATION_TOKENS,
+)  # fmt: skip
 PREFIXES = ("vllm_",)
 CORE = (KV_CACHE_USAGE, OLD_KV_CACHE_USAGE, NUM_REQUESTS_RUNNING, NUM_REQUESTS_WAITING)
 COUNTERS = (
@@ -60,8 +63,29 @@ _BLOCK_LABELS = (
     *("block_size", "effective_attention_block_size", "mamba_block_size", "hash_block_size", "prefix_match_unit"),
     "cache_hit_alignment_tokens",
 )
-_ANY = 1e15
 _NO_MAX_NUM_SEQS = "max_num_seqs is not exported by vLLM: give its log or its command as well"
+
+
+def reading(sums: Sums) -> EngineReading:
+    """Data-parallel engines each have a series and a pool: usage is their mean, requests add up.
+
+    Raises BadValueError for a pool that is not sized yet, or told in a form that we do not know.
+    """
+    told = sums.samples(CACHE_CONFIG_INFO)
+    pool = pool_from_cache_config(told[-1].labels) if told else None
+    if pool is not None and (len(told) > 1 or NUM_DRAFTS in sums):
+        # Data-parallel engines do not use one another's blocks; with EAGLE or MTP a request computes the last block
+        # that it finds again (vLLM 0.32 v1/core/kv_cache_coordinator.py: drop_eagle_block).
+        pool = pool._replace(prefix_caching=False)
+    return EngineReading(
+        pool=pool,
+        usage=sums.mean(KV_CACHE_USAGE if KV_CACHE_USAGE in sums else OLD_KV_CACHE_USAGE, 1.0),
+        running=sums.count(NUM_REQUESTS_RUNNING),
+        waiting=sums.count(NUM_REQUESTS_WAITING),
+        preemptions=sums.count(NUM_PREEMPTIONS),
+        deferred=_deferred(sums),
+        progress=sums.progress(PROMPT_TOKENS, GENERATION_TOKENS),
+    )
 
 
 def window(span: Span) -> EngineWindow:
@@ -110,20 +134,21 @@ def window(span: Span) -> EngineWindow:
 
 
 def _look(sums: Sums, at_s: float | None) -> Gauges:
-    usage = sums.mean(plain_name(KV_CACHE_USAGE), _ANY)
-    if usage is None:
-        usage = sums.mean(plain_name(OLD_KV_CACHE_USAGE), _ANY)
-    by_reason = plain_name(NUM_WAITING_BY_REASON)
-    deferred = Sums(one for one in sums.samples(by_reason) if one.labels.get("reason") == "deferred")
-    waiting = sums.count(plain_name(NUM_REQUESTS_WAITING))
+    usage = sums.mean(KV_CACHE_USAGE if KV_CACHE_USAGE in sums else OLD_KV_CACHE_USAGE, 1.0 + ROUNDING)
+    waiting = sums.count(NUM_REQUESTS_WAITING)
     return Gauges(
         at_s=at_s,
         usage=share(usage),
-        running=sums.count(plain_name(NUM_REQUESTS_RUNNING)),
-        waiting=sums.count(by_reason) if waiting is None else waiting,
-        deferred=deferred.count(by_reason),
-        swapped=sums.count("vllm_num_requests_swapped"),
+        running=sums.count(NUM_REQUESTS_RUNNING),
+        waiting=sums.count(NUM_WAITING_BY_REASON) if waiting is None else waiting,
+        deferred=_deferred(sums),
+        swapped=sums.count("vllm:num_requests_swapped"),
     )
+
+
+def _deferred(sums: Sums) -> int | None:
+    told = Sums(one for one in sums.samples(NUM_WAITING_BY_REASON) if one.labels.get("reason") == "deferred")
+    return told.count(NUM_WAITING_BY_REASON)
 
 
 def _pool(span: Span) -> tuple[EnginePool | None, dict[str, int], list[str]]:
@@ -131,7 +156,7 @@ def _pool(span: Span) -> tuple[EnginePool | None, dict[str, int], list[str]]:
     found: EnginePool | None = None
     blocks: dict[str, int] = {}
     notes: list[str] = []
-    for sample in span.sums[-1].samples(plain_name(CACHE_CONFIG_INFO)):
+    for sample in span.sums[-1].samples(CACHE_CONFIG_INFO):
         try:
             found = pool_from_cache_config(sample.labels)
         except BadValueError as error:
@@ -170,9 +195,8 @@ def _prefix(span: Span, pool: EnginePool | None) -> tuple[float | None, float | 
 
 
 def _told(span: Span, name: str) -> bool:
-    plain = plain_name(name)
-    base = plain.removesuffix("_total")
-    spellings = (plain, base, *(f"{base}_{end}" for end in ("total", "count", "bucket")))
+    base = name.removesuffix("_total")
+    spellings = (name, base, *(f"{base}_{end}" for end in ("total", "count", "bucket")))
     return any(spelling in span.sums[-1] for spelling in spellings)
 
 
@@ -204,7 +228,7 @@ def _extra(span: Span, blocks: dict[str, int]) -> dict[str, float]:
     if preempted is not None:
         extra["preemptions_of_finished"] = preempted
     for name, gauge in _EXTRA_SHARES:
-        rate = share(span.sums[-1].mean(plain_name(gauge), _ANY))
+        rate = share(span.sums[-1].mean(gauge, 1.0 + ROUNDING))
         if rate is not None:
             extra[name] = rate
     return extra
@@ -212,7 +236,7 @@ def _extra(span: Span, blocks: dict[str, int]) -> dict[str, float]:
 
 def _model(span: Span) -> str | None:
     for name in CORE:
-        for sample in span.sums[-1].samples(plain_name(name)):
+        for sample in span.sums[-1].samples(name):
             if model := sample.labels.get("model_name"):
                 return model[:200]
     return None
