@@ -15,7 +15,7 @@ _RISE = 0.01  # less than this is no growth
 # Requests hold so many times what they could ever use: alignment, not length (vllm#54458: 12 tokens, a third of it).
 _FOOTPRINT = 10
 _LARGE_BLOCK = 1024
-_EACH = 0.05
+_EACH = 0.15
 # sglang#2746: two requests hold 154k tokens each, usage 1.0, nobody waits; vllm#14412: two fill the pool.
 _FEW = 4
 _SHARE_EACH = 0.10

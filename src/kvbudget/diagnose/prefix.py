@@ -115,7 +115,7 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     block, prompt = _block(s), s.prompt_mean
     long_enough = block is not None and prompt is not None and prompt >= _ABOVE_A_BLOCK * block
     pressed = (s.usage_high or 0) >= _PRESSED
-    if s.window.since_start or pressed or not long_enough:
+    if s.window.since_start or pressed or not long_enough or number(s.totals.prefix_hits):
         sure = Sure("low", "what is shared is not told" + ("; the pool is under pressure" if pressed else ""))
     else:
         sure = Sure("medium", "prompts are several blocks long and the pool has room, so that a shared block would hit")

@@ -15,7 +15,7 @@ RESERVING = ("sglang", "tgi", "trtllm", "trtllm-triton")
 _OVERSIZED = 2.0
 _HARDLY_USED = 0.10
 _BUSY = 4
-_SHORT_S = 30
+_SHORT_S = 10
 _MOST_AT_ONCE = 256
 
 
