@@ -8,6 +8,8 @@ from kvbudget.diagnose.symptoms import Symptoms, number
 from kvbudget.engines.window import GateWindow
 
 _WAITING = 2
+_HEAD_TOO_LARGE = 0.70  # of the pool: what is left may be too little for the one that is next
+_PLACES = 3  # that wait, before it is no matter of a moment
 _BYPASS = 0.02  # of the pool: less than this may be block tables and late gauges
 _BYPASS_BLOCKS = 4
 _ROOM_REFUSALS = ("pool_full", "queue_full", "deadline", "tenant_share")
@@ -80,7 +82,7 @@ def gate_budget_full(gate: GateWindow) -> Finding | None:
         return None
     taken = (promised + (number(gate.margin_blocks) or 0) + (number(gate.elsewhere_blocks) or 0)) / pool
     held = number(gate.held_blocks)
-    if taken < NEARLY or (held is not None and held / pool >= NEARLY):
+    if taken < (_HEAD_TOO_LARGE if queue else NEARLY) or (held is not None and held / pool >= NEARLY):
         return None
     free = "" if held is None else f", while the engine uses {held / pool:.0%}"
     return Finding(
@@ -106,6 +108,34 @@ def gate_budget_full(gate: GateWindow) -> Finding | None:
             ),
             Action("a smaller margin in kvbudget.toml", Cost.FREE, "as many blocks more can be promised"),
             Action("one more replica behind the gate", Cost.MONEY, "twice the budget", Lever.REPLICA),
+        ),
+        where=(gate.instance,) if gate.instance else (),
+    )
+
+
+def gate_places_full(gate: GateWindow) -> Finding | None:
+    """Requests wait at a gate that has blocks to promise: its other limits hold them."""
+    pool, promised, queue = number(gate.pool_blocks), number(gate.promised_blocks), number(gate.queue_requests) or 0
+    if not pool or promised is None or queue < _PLACES:
+        return None
+    taken = promised + (number(gate.margin_blocks) or 0) + (number(gate.elsewhere_blocks) or 0)
+    if taken / pool >= _HEAD_TOO_LARGE or (number(gate.held_blocks) or 0) / pool >= NEARLY:
+        return None
+    return Finding(
+        code="seqs_full",
+        severity=Severity.WARNING,
+        message=f"{queue:,.0f} requests wait at the gate while only {promised / pool:.0%} of the blocks are promised: its"
+        " limit of sequences, or of tenants, holds them",
+        evidence=_gate_evidence(gate, promised_share=promised / pool),
+        sure=Sure("medium", "by elimination: the gate has blocks to promise"),
+        refuted_by="the limits under /v1/state of the admin port not reached: then the instance is down or draining",
+        actions=(
+            Action(
+                "look at max_num_seqs, tenants and draining under GET /v1/state, and raise what is in the way",
+                Cost.FREE,
+                "kvbudget_queue_requests falls",
+                Lever.RAISE_THE_LIMIT,
+            ),
         ),
         where=(gate.instance,) if gate.instance else (),
     )

@@ -10,7 +10,10 @@ from kvbudget.engines.window import Distribution
 
 _ASKED_TOKENS = 500  # fewer queried tokens say nothing
 _NONE = 0.02  # a hit rate below this is none
-_LOW = 0.30
+_LOW = 0.40
+_SOON_S = 10  # a beginning that is not asked for again within this is gone; a person reads longer than that
+_OVER_AND_OVER = 3
+_NEVER = float("inf")
 _PRESSED = 0.80  # of the pool in use: what is cached has the rest
 _HALF_PRESSED = 0.60
 _WAS_GOOD, _FELL = 0.20, 0.5
@@ -74,12 +77,14 @@ def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     if sure is None:
         return None
     before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before > asked.rate else ""
+    kept = kept_s(s, asked)
+    lasts = f"; what is cached lasts about {kept:,.1f} s" if kept is not None else ""
     return Finding(
         code="prefix_cache_too_small",
         severity=Severity.WARNING,
         message=f"the prefix cache is too small for what is shared: {asked.rate:.1%} of prompt tokens hit{before},"
-        f" while {(s.usage_high or 0) * 100:.0f} % of the pool is held by running requests: the cache has the rest",
-        evidence=_evidence(s, asked),
+        f" while {(s.usage_high or 0) * 100:.0f} % of the pool is held by running requests{lasts}",
+        evidence=_evidence(s, asked, cache_lasts_s=kept),
         sure=sure,
         refuted_by="the same low rate at an hour in which usage is below 0.5: then little is shared",
         actions=(
@@ -227,20 +232,33 @@ def _below_block(s: Symptoms) -> Sure | None:
 
 def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
     usage = s.usage_high
-    if usage is None:
+    if usage is None or s.window.since_start:
         return None
-    ever = number(s.totals.prefix_hits)
-    shared = asked.hits > 0 or bool(ever)
+    shared = asked.hits > 0 or bool(number(s.totals.prefix_hits))
     fell = asked.before is not None and asked.before >= _WAS_GOOD and asked.rate <= _FELL * asked.before
     if fell and usage >= _HALF_PRESSED:
         return Sure("medium", "the rate fell, and running requests hold most of the pool")
-    turned_over = (s.grew("prompt_tokens") or 0.0) >= (s.pool_tokens or float("inf"))
-    if fell and turned_over:
-        return Sure("low", "the rate fell, and more than the whole pool was computed within the window")
-    if usage >= _PRESSED and shared and (asked.rate >= _NONE or asked.before is None or asked.before >= asked.rate):
+    if usage >= _PRESSED and shared and asked.rate < _LOW:
         level = "medium" if asked.rate >= _NONE else "low"
         return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
+    kept = kept_s(s, asked)
+    if asked.rate >= _NONE and kept is not None and kept < _SOON_S:
+        return Sure("medium", f"what is computed takes the place of all that is cached every {kept:.1f} s")
+    if asked.rate >= _NONE and s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
+        return Sure("low", "several times the whole pool was computed within the window")
     return None
+
+
+def kept_s(s: Symptoms, asked: "_Asked") -> float | None:
+    """How long a cached block lasts: the part of the pool that requests leave, over the tokens computed in a second."""
+    rate = _computed(s, asked) / s.window_s if s.window_s else 0.0
+    if not s.pool_tokens or not rate:
+        return None
+    return s.pool_tokens * (1 - (s.last.usage or 0.0)) / rate
+
+
+def _computed(s: Symptoms, asked: "_Asked") -> float:
+    return asked.queries - asked.hits + s.happened("generation_tokens")
 
 
 def _is_unwired(s: Symptoms) -> bool:
@@ -280,4 +298,25 @@ def _evidence(s: Symptoms, asked: _Asked, **more: float | None) -> dict[str, flo
         block_tokens=_block(s),
         prompt_mean_tokens=s.prompt_mean,
         **more,
+    )
+
+
+def prefix_cache_off(s: Symptoms) -> Finding | None:
+    """The engine says that it has none."""
+    if s.window.limits.prefix_caching is not False:
+        return None
+    return Finding(
+        code="prefix_cache_off",
+        severity=Severity.INFO,
+        message="prefix caching is off: equal beginnings are computed and held once for each request",
+        evidence=s.evidence(prompt_mean_tokens=s.prompt_mean, prompt_tokens=s.grew("prompt_tokens")),
+        sure=Sure("high", "by the engine's own configuration"),
+        refuted_by="a start-up log with enable_prefix_caching=True",
+        actions=(
+            Action(
+                "--enable-prefix-caching, where requests share a beginning (on hybrids plan first: blocks get larger)",
+                Cost.FREE,
+                "prefix_cache_hits_total grows, TTFT falls; the cache takes only blocks that are free",
+            ),
+        ),
     )

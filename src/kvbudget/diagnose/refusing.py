@@ -56,17 +56,19 @@ def engine_rejecting(s: Symptoms) -> Finding | None:
 
 def client_timeouts(s: Symptoms) -> Finding | None:
     """Clients give up, so that what the engine computes is thrown away, and its tokens/s flatter it."""
-    aborted, finished = s.happened("aborted"), s.finished or 0
-    if aborted < _ABORTED or aborted < _ABORTED_SHARE * max(finished, aborted):
+    aborted, finished, vanished = s.happened("aborted"), s.finished or 0, s.vanished
+    inferred = vanished > aborted
+    given_up, ended = (vanished, finished + vanished) if inferred else (aborted, max(finished, aborted))
+    if given_up < _ABORTED or given_up < _ABORTED_SHARE * ended:
         return None
-    share = aborted / max(finished, aborted)
+    share = given_up / ended
     return Finding(
         code="client_timeouts",
         severity=Severity.WARNING,
-        message=f"{aborted:,.0f} requests ({share:.0%}) were given up by their clients: tokens/s counts their tokens,"
+        message=f"{given_up:,.0f} requests ({share:.0%}) were given up by their clients: tokens/s counts their tokens,"
         " and nobody read them; count finished requests alone",
         evidence=s.evidence(
-            aborted_requests=aborted,
+            aborted_requests=given_up,
             finished_requests=finished,
             aborted_share=share,
             generation_tokens=s.grew("generation_tokens"),

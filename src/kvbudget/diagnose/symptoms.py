@@ -123,6 +123,18 @@ class Symptoms:
         return sum([number(value) or 0.0 for value in self.counts.finished.values()])
 
     @property
+    def vanished(self) -> float:
+        """Requests that began to answer within the window and neither ended nor run: their clients left.
+
+        vLLM 0.32 counts no abort for a client that hangs up (only what it finished itself), but each first token.
+        """
+        began, ended = self.window.ttft_s, self.finished
+        told = [look.running for look in self.looks if look.running is not None]
+        if self.window.since_start or began is None or ended is None or len(told) < len(self.looks):
+            return 0.0
+        return max(0.0, (number(began.count) or 0.0) - ended - (told[-1] - told[0]))
+
+    @property
     def progress(self) -> float | None:
         """Tokens computed and requests ended within the window; None where no counter tells it."""
         told = [

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kvbudget.diagnose.across import rank_imbalance, reporting_change
-from kvbudget.diagnose.budget import budget_full, bypass, gate_budget_full, gate_pool_full
+from kvbudget.diagnose.budget import budget_full, bypass, gate_budget_full, gate_places_full, gate_pool_full
 from kvbudget.diagnose.compute import compute_bound
 from kvbudget.diagnose.enough import gate_healthy, healthy, insufficient_data, lacking
 from kvbudget.diagnose.finding import CERTAIN, Diagnosis, Finding
@@ -15,6 +15,7 @@ from kvbudget.diagnose.prefix import (
     counter_unwired,
     prefix_cache_below_block,
     prefix_cache_no_sharing,
+    prefix_cache_off,
     prefix_cache_too_small,
 )
 from kvbudget.diagnose.refusing import arrivals_exceed_service, client_timeouts, engine_rejecting
@@ -58,6 +59,7 @@ CODES: dict[str, Code] = {
     HEALTHY: Code(160, True, "Nobody waits for room, nothing was preempted or refused."),
     "arrivals_exceed_service": Code(170, False, "The queue grows: more come than are served."),
     "counter_unwired": Code(180, False, "Hits of the prefix cache are not counted; other figures show them."),
+    "prefix_cache_off": Code(185, False, "Prefix caching is off."),
     "reporting_change": Code(190, False, "A figure or name means something else in another version."),
 }
 # Found for certain they go before what is otherwise told by counters, such as refusals.
@@ -81,9 +83,15 @@ OF_ONE: tuple[Callable[[Symptoms], Finding | None], ...] = (
     prefix_cache_no_sharing,
     arrivals_exceed_service,
     counter_unwired,
+    prefix_cache_off,
 )
 OF_SEVERAL: tuple[Callable[[Sequence[Symptoms]], Finding | None], ...] = (rank_imbalance, reporting_change)
-OF_A_GATE: tuple[Callable[[GateWindow], Finding | None], ...] = (gate_budget_full, gate_pool_full, bypass)
+OF_A_GATE: tuple[Callable[[GateWindow], Finding | None], ...] = (
+    gate_pool_full,
+    gate_budget_full,
+    gate_places_full,
+    bypass,
+)
 
 
 def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
