@@ -124,8 +124,8 @@ def gate_places_full(gate: GateWindow) -> Finding | None:
     return Finding(
         code="seqs_full",
         severity=Severity.WARNING,
-        message=f"{queue:,.0f} requests wait at the gate while only {promised / pool:.0%} of the blocks are promised: its"
-        " limit of sequences, or of tenants, holds them",
+        message=f"{queue:,.0f} requests wait at the gate while only {promised / pool:.0%} of the blocks are promised:"
+        " its limit of sequences, or of tenants, holds them",
         evidence=_gate_evidence(gate, promised_share=promised / pool),
         sure=Sure("medium", "by elimination: the gate has blocks to promise"),
         refuted_by="the limits under /v1/state of the admin port not reached: then the instance is down or draining",

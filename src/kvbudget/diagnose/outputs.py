@@ -27,8 +27,8 @@ def runaway_output(s: Symptoms) -> Finding | None:
         message=words,
         evidence=s.evidence(
             usage_rise_share=s.usage_rise,
-            share_per_request_share=s.share_each,
-            held_tokens_per_request=held,
+            per_request_share=s.share_each,
+            held_per_request_tokens=held,
             output_mean_tokens=output,
             max_tokens_mean_tokens=asked,
             generation_tokens=s.grew("generation_tokens"),

@@ -21,7 +21,7 @@ def pool_full(s: Symptoms) -> Finding | None:
     words += f", {_told(last.for_room)} waiting for room" if last.for_room else ", nobody waiting at the last look"
     if preempted:
         words += f", {preempted:,.0f} preemptions in the window (each computes its tokens again)"
-    if s.finished == 0 and preempted:
+    if s.finished == 0 and preempted and preempted >= (last.running or 1):
         words += "; nothing finished: this is a preemption storm, the load is far beyond the pool"
     evidence = s.evidence(
         usage_high_share=s.usage_high,
@@ -29,7 +29,7 @@ def pool_full(s: Symptoms) -> Finding | None:
         preemptions=preempted,
         recomputed_tokens=s.grew("recomputed_tokens"),
         fitting_requests=fits,
-        held_tokens_per_request=s.held_tokens_each,
+        held_per_request_tokens=s.held_tokens_each,
         pool_tokens=s.pool_tokens,
     )
     return Finding(
@@ -121,8 +121,8 @@ def fixed_footprint(s: Symptoms) -> Finding | None:
         message=f"each request holds {_percent(each)} of the pool ({held:,.0f} tokens' worth) while its prompt has"
         f" {prompt:,.0f} tokens: the footprint is fixed by block size and number of cache groups, not by length",
         evidence=s.evidence(
-            share_per_request_share=each,
-            held_tokens_per_request=held,
+            per_request_share=each,
+            held_per_request_tokens=held,
             prompt_mean_tokens=prompt,
             output_mean_tokens=s.output_mean,
             largest_block_tokens=number(s.window.limits.largest_block),
