@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbudget.engines.metrics.exposition import labels_in, parsed
@@ -47,12 +47,14 @@ def test_a_line_that_never_closes_costs_its_length_only() -> None:
     assert parsed(f"{line}\n" * 20, every).samples == ()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_is_too_strange(text: str) -> None:
     told = parsed(text, every)
     assert len(told.samples) + told.damaged <= text.count("\n") + 1
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), st.text(max_size=20), max_size=6))
 def test_labels_come_back_as_they_were_written(labels: dict[str, str]) -> None:
     def escaped(value: str) -> str:

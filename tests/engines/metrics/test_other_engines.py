@@ -1,6 +1,6 @@
 """What the other engines tell: SGLang, TGI, llama.cpp, TensorRT-LLM, Triton, LMDeploy, Dynamo. Figures are made up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -16,7 +16,7 @@ def only(older: str | None, newer: str, seconds: float | None = 10.0) -> EngineW
     return window
 
 
-def sglang(values: dict[str, tuple[float, ...]], *, priorities: bool = False) -> str:
+def sglang(values: Mapping[str, tuple[float, ...]], *, priorities: bool = False) -> str:
     """Two ranks show each value of each replica; some versions show it once more for each priority."""
     lines = []
     for name, by_replica in values.items():
@@ -35,14 +35,15 @@ def sglang(values: dict[str, tuple[float, ...]], *, priorities: bool = False) ->
 @pytest.mark.parametrize("colon", [":", "_"])
 def test_sglang_s_ranks_show_the_same_and_its_replicas_add_up(priorities: bool, colon: str) -> None:
     values = {
-        "token_usage": (0.2, 1.0), "num_running_reqs": (4, 6), "num_queue_reqs": (0, 8), "max_total_num_tokens": (1000, 3000),
+        "token_usage": (0.2, 1.0), "num_running_reqs": (4, 6), "num_queue_reqs": (0, 8), "max_total_num_tokens": (1000,
+        3000),
         "num_grammar_queue_reqs": (1, 1), "num_retracted_requests_total": (2, 4), "page_size": (16, 16),
         "max_running_requests": (64, 64), "num_retracted_input_tokens_total": (50, 100), "context_len": (4096, 4096),
         "num_retracted_output_tokens_total": (5, 10),
     }  # fmt: skip
     later = {**values, "num_retracted_requests_total": (2, 14), "num_retracted_input_tokens_total": (50, 300)}
     texts = [sglang(each, priorities=priorities).replace("sglang:", f"sglang{colon}") for each in (values, later)]
-    window = only(*texts)
+    window = only(texts[0], texts[1])
     assert (window.engine, window.where, window.model) == ("sglang", "", "m")
     last = window.last
     assert last.usage == pytest.approx(0.8)
@@ -98,7 +99,8 @@ def test_sglang_counts_what_is_computed_rather_than_what_is_finished() -> None:
 
 def test_sglang_s_older_names_are_read() -> None:
     text = (
-        'sglang:token_usage{name="m"} 0.5\nsglang:cache_hit_rate{name="m"} 37.5\nsglang:num_retracted_reqs{name="m"} 3\n'
+        'sglang:token_usage{name="m"} 0.5\nsglang:cache_hit_rate{name="m"} '
+        '37.5\nsglang:num_retracted_reqs{name="m"} 3\n'
         'sglang:cached_tokens_total{name="m"} 30\nsglang:prompt_tokens_total{name="m"} 100\n'
     )
     window = only(None, text)
@@ -147,7 +149,8 @@ def test_llamacpp_says_that_it_tells_no_use(text: Text) -> None:
 def test_llamacpp_s_slots_tell_the_rest(text: Text) -> None:
     window = only(None, text({"llamacpp:requests_processing": 1, "llamacpp:requests_deferred": 0}))
     props: dict[str, object] = {
-        "default_generation_settings": {"n_ctx": 8192}, "total_slots": 4, "build_info": "b6000-abc", "model_path": "/m.gguf",
+        "default_generation_settings": {"n_ctx": 8192}, "total_slots": 4, "build_info": "b6000-abc",
+        "model_path": "/m.gguf",
     }  # fmt: skip
     slots = [
         {"id": 0, "n_ctx": 8192, "is_processing": True, "n_prompt_tokens": 2000, "next_token": {"n_decoded": 48}},
@@ -166,7 +169,8 @@ def test_tensorrt_llm_counts_hits_in_blocks(text: Text) -> None:
     values = {
         "trtllm_kv_cache_max_blocks": 200, "trtllm_kv_cache_tokens_per_block": 32, "trtllm_kv_cache_used_blocks": 50,
         "trtllm_num_requests_running": 3, "trtllm_num_requests_waiting": 1, "trtllm_max_num_active_requests": 64,
-        "trtllm_num_paused_requests": 2, "trtllm_kv_cache_reused_blocks_total": 10, "trtllm_kv_cache_missed_blocks_total": 20,
+        "trtllm_num_paused_requests": 2, "trtllm_kv_cache_reused_blocks_total": 10,
+        "trtllm_kv_cache_missed_blocks_total": 20,
     }  # fmt: skip
     later = {**values, "trtllm_kv_cache_reused_blocks_total": 15, "trtllm_kv_cache_missed_blocks_total": 30}
     window = only(text(values, labels), text(later, labels))
@@ -205,7 +209,8 @@ def test_triton_tells_by_type() -> None:
 def test_lmdeploy_counts_those_that_wait_for_a_handle_as_well(text: Text) -> None:
     values = {
         "lmdeploy:gpu_cache_usage_perc": 0.5, "lmdeploy:num_requests_running": 3, "lmdeploy:num_requests_waiting": 1,
-        "lmdeploy:num_api_requests_waiting": 2, "lmdeploy:prompt_tokens_total": 10, "lmdeploy:prefix_cache_hit_rate": 0.5,
+        "lmdeploy:num_api_requests_waiting": 2, "lmdeploy:prompt_tokens_total": 10,
+        "lmdeploy:prefix_cache_hit_rate": 0.5,
     }  # fmt: skip
     window = only(
         None, text(values, 'model_name="m",engine="0"', {"lmdeploy:request_queue_time_seconds": (1, 2, 3, 4)})
@@ -233,7 +238,8 @@ def test_dynamo_tells_shares_as_percent(infix: str) -> None:
 
 def test_what_dynamo_passes_through_is_preferred_and_gets_its_limits() -> None:
     text = (
-        'vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0.5\nvllm:num_requests_running{model_name="m",engine="0"} 5\n'
+        'vllm:kv_cache_usage_perc{model_name="m",engine="0"} '
+        '0.5\nvllm:num_requests_running{model_name="m",engine="0"} 5\n'
         'dynamo_component_gpu_cache_usage_percent{dp_rank="0"} 0.013\ndynamo_frontend_queued_requests{model="m"} 4\n'
         'dynamo_frontend_inflight_requests{model="m"} 9\ndynamo_frontend_model_max_num_seqs{model="m"} 256\n'
     )
@@ -250,7 +256,8 @@ def test_the_gate_tells_each_instance_and_promises_of_all_tenants() -> None:
             'kvbudget_reserved_blocks{instance="b",tenant="y"} 6\nkvbudget_held_blocks{instance="a"} 20\n'
             'kvbudget_elsewhere_blocks{instance="a"} 3\nkvbudget_margin_blocks{instance="a"} 2\n'
             "kvbudget_queue_requests 7\nkvbudget_queue_tokens 9000\nkvbudget_token_drift_total 1\n"
-            f'kvbudget_requests_total{{outcome="completed"}} {ok}\nkvbudget_refusals_total{{reason="queue_full"}} {full}\n'
+            f'kvbudget_requests_total{{outcome="completed"}} '
+            f'{ok}\nkvbudget_refusals_total{{reason="queue_full"}} {full}\n'
         )
 
     observation = observation_of(text(5, 1), text(15, 4), 30)
@@ -276,8 +283,10 @@ def test_no_value_is_too_absurd(value: str) -> None:
         "tgi_queue_size", "tgi_batch_max_total_tokens", "tgi_batch_current_max_tokens", "llamacpp:requests_processing",
         "trtllm_kv_cache_utilization", "trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block",
         "lmdeploy:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc", "vllm:num_requests_running",
-        'nv_trt_llm_request_metrics{request_type="max"}', 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per"}',
-        'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}', 'kvbudget_pool_blocks{instance="a"}',
+        'nv_trt_llm_request_metrics{request_type="max"}',
+        'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per"}',
+        'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}',
+        'kvbudget_pool_blocks{instance="a"}',
         "dynamo_component_total_blocks", "dynamo_frontend_inflight_requests", "dynamo_frontend_model_max_num_seqs",
         "dynamo_frontend_model_kv_cache_block_size", "dynamo_frontend_model_context_length",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from math import inf, nan
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbudget.engines.metrics.exposition import parsed
@@ -14,6 +14,7 @@ def span(*texts: str, counters: tuple[str, ...] = ("c_total",)) -> Span:
     return Span([Scrape(parsed(text, lambda _: True).samples) for text in texts], counters)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(0, 10_000))
 def test_growth_is_what_was_counted_whatever_was_counted_before(runs: list[list[int]], before: int) -> None:
     """Each run is one life of a process; the window begins within the first."""
@@ -31,6 +32,7 @@ def test_growth_is_what_was_counted_whatever_was_counted_before(runs: list[list[
     assert told.restarted == (len(runs) > 1)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_one_counter_alone_never_shrinks(first: int, second: int) -> None:
     told = span(f"c_total {first}\n", f"c_total {second}\n")
@@ -72,6 +74,7 @@ def histogram(one: float, ten: float, every: float, total: float) -> str:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=3), st.lists(st.integers(0, 50), min_size=3, max_size=3))
 def test_histograms_are_what_each_bucket_counted(before: list[int], since: list[int]) -> None:
     after = [old + new for old, new in zip(before, since, strict=True)]

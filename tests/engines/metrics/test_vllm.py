@@ -81,7 +81,7 @@ def test_time_stamps_in_the_texts_tell_the_distance(text: Text) -> None:
         text(values, LABELS).replace("\n", f" {at}\n")
         for values, at in ((OLDER, 1700000000000), (NEWER, 1700000030000))
     ]
-    assert only(*stamped).window_s == 30
+    assert only(stamped[0], stamped[1]).window_s == 30
 
 
 @pytest.mark.parametrize("prefix", ["vllm_", "ray_vllm_"])
@@ -95,7 +95,7 @@ def test_counters_without_total_tell_the_same(text: Text) -> None:
         text({name.removesuffix("_total"): value for name, value in values.items()}, LABELS)
         for values in (OLDER, NEWER)
     ]
-    assert only(*bare, 5) == only(text(OLDER, LABELS), text(NEWER, LABELS), 5)
+    assert only(bare[0], bare[1], 5) == only(text(OLDER, LABELS), text(NEWER, LABELS), 5)
 
 
 def test_removed_and_renamed_metrics_are_read_with_a_note(text: Text) -> None:

@@ -17,14 +17,30 @@ HELD, ELSEWHERE, MARGIN = "kvbudget_held_blocks", "kvbudget_elsewhere_blocks", "
 QUEUE_REQUESTS, QUEUE_TOKENS = "kvbudget_queue_requests", "kvbudget_queue_tokens"
 OUTCOMES, REFUSALS, DRIFT = "kvbudget_requests_total", "kvbudget_refusals_total", "kvbudget_token_drift_total"
 GAUGES = (POOL, RESERVED, LEDGER_RESERVED, HELD, ELSEWHERE, MARGIN, QUEUE_REQUESTS, QUEUE_TOKENS)
+_BY_INSTANCE = (POOL, RESERVED, LEDGER_RESERVED, HELD, ELSEWHERE, MARGIN)
 COUNTERS = (OUTCOMES, REFUSALS, DRIFT)
 
 
 def windows(scrapes: Sequence[Scrape]) -> list[GateWindow]:
     """One for each instance of the newest scrape; outcomes, refusals and queue are those of the whole gate."""
+    scrapes = [_own_labels(scrape) for scrape in scrapes]
     newest = Sums(scrapes[-1].samples)
     instances = dict.fromkeys(sample.labels.get("instance", "") for sample in newest.samples(POOL))
     return [_window(instance, scrapes) for instance in instances]
+
+
+def _own_labels(scrape: Scrape) -> Scrape:
+    """A Prometheus server puts its own `instance` on all series, and calls the gate's own `exported_instance`."""
+    samples = []
+    for sample in scrape.samples:
+        labels = dict(sample.labels)
+        own = labels.pop("exported_instance", None)
+        if own is not None:
+            labels["instance"] = own
+        elif sample.name not in _BY_INSTANCE:
+            labels.pop("instance", None)
+        samples.append(sample._replace(labels=labels))
+    return scrape._replace(samples=tuple(samples))
 
 
 def _window(instance: str, scrapes: Sequence[Scrape]) -> GateWindow:

@@ -50,6 +50,8 @@ _READERS: tuple[Reader, ...] = (
 )
 KNOWN = ("vLLM", "SGLang", "TGI", "llama.cpp", "TensorRT-LLM", "Triton", "LMDeploy", "Dynamo", "kvbudget's gate")
 _PREFIXES = (*(prefix for reader in (*_READERS, _DYNAMO) for prefix in reader.prefixes), gate.PREFIX, STARTED)
+# Of all names that are read, as a regular expression of a Prometheus server, colon or not.
+NAMED = "|".join(f"(ray_)?{prefix.removesuffix('_')}[:_].*" for prefix in _PREFIXES if prefix != STARTED)
 _HALF = 0.5
 
 
@@ -66,8 +68,8 @@ def observation_of(older: str | None, newer: str, seconds: float | None = None, 
         if given_newer_first(scrapes[0], scrapes[1]):
             scrapes.reverse()
             notes.append("the two scrapes were given newer first: read the other way round")
-        if seconds is None and scrapes[0].at_s is not None and scrapes[1].at_s is not None:
-            seconds = scrapes[1].at_s - scrapes[0].at_s or None
+        if seconds is None and scrapes[0].stamp_s is not None and scrapes[1].stamp_s is not None:
+            seconds = scrapes[1].stamp_s - scrapes[0].stamp_s or None
         times = (None, None) if seconds is None else (0.0, abs(seconds))
         scrapes = [scrape._replace(at_s=at_s) for scrape, at_s in zip(scrapes, times, strict=True)]
     return observation_of_scrapes(scrapes, source=source, notes=notes)
@@ -98,13 +100,28 @@ def is_wanted(name: str) -> bool:
     return name.startswith(_PREFIXES)
 
 
+def same_engines(older: Scrape, newer: Scrape) -> bool:
+    """Whether two scrapes may be of the same engine or gate: its kind, and no label of its core gauges, differs."""
+    kinds = [
+        {prefix for prefix in _PREFIXES if any(sample.name.startswith(prefix) for sample in scrape.samples)}
+        for scrape in (older, newer)
+    ]
+    if not (kinds[0] & kinds[1]) - {STARTED}:
+        return False
+    for reader in (*_READERS, _DYNAMO):
+        found = [identities(reader.prepared(scrape), reader.core, reader.within) for scrape in (older, newer)]
+        if found[0] and found[1]:
+            return any(agrees(one, other) for one in found[0] for other in found[1])
+    return True
+
+
 def scrape_of(text: str, at_s: float | None = None) -> Scrape:
     """One text as a scrape at a moment of the caller's clock."""
     return _scrape(parsed(text, is_wanted))._replace(at_s=at_s)
 
 
 def _scrape(told: Exposition) -> Scrape:
-    return Scrape(told.samples, told.at_s, told.helps)
+    return Scrape(told.samples, None, told.helps, told.at_s)
 
 
 def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
@@ -155,8 +172,8 @@ def given_newer_first(older: Scrape, newer: Scrape) -> bool:
     A restart lets them fall too, but then to little: half of all that was counted is not reached again.
     """
     starts = [Sums(scrape.samples).most(STARTED) for scrape in (older, newer)]
-    if older.at_s is not None and newer.at_s is not None and older.at_s != newer.at_s:
-        return older.at_s > newer.at_s
+    if older.stamp_s is not None and newer.stamp_s is not None and older.stamp_s != newer.stamp_s:
+        return older.stamp_s > newer.stamp_s
     before, after = (
         {(one.name, tuple(sorted(one.labels.items()))): one.value for one in scrape.samples if _only_grows(one.name)}
         for scrape in (older, newer)

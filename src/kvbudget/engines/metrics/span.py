@@ -16,11 +16,15 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Scrape(NamedTuple):
-    """All samples of one moment, by their plain names. `at_s` is on one clock with the other scrapes, or None."""
+    """All samples of one moment, by their plain names. `at_s` is on one clock with the other scrapes, or None.
+
+    `stamp_s`: the newest time stamp in the text itself, Unix seconds.
+    """
 
     samples: tuple[Sample, ...]
     at_s: float | None = None
     helps: Mapping[str, str] = {}
+    stamp_s: float | None = None
 
 
 class Span:
@@ -41,16 +45,18 @@ class Span:
         self._from = 0  # the first scrape after the last restart
         self._anew = self.alone
         self._values = [_by_series(scrape.samples, frozenset(identity)) for scrape in scrapes]
+        before = dict(self._values[0])
         for index in range(1, len(scrapes)):
-            self._compare(index)
+            self._compare(before, index)
+            before.update(self._values[index])  # a series may be left out of some scrapes
 
     @property
     def restarted(self) -> bool:
         """Whether any counter began anew."""
         return not self.alone and (self._anew or bool(self.fell))
 
-    def _compare(self, index: int) -> None:
-        before, now = self._values[index - 1], self._values[index]
+    def _compare(self, before: Mapping[tuple[str, Labels], float], index: int) -> None:
+        now = self._values[index]
         counted = [(series, value) for series, value in now.items() if self._counts(series[0])]
         fell = [series[0] for series, value in counted if value < before.get(series, 0.0)]
         rose = sum(value > before.get(series, inf) for series, value in counted)
