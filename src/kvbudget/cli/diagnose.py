@@ -4,15 +4,15 @@ import argparse
 import json
 from collections.abc import Callable
 
-from kvbudget.cli.diagnosing.seen import Lookout, observe
 from kvbudget.cli.output import written_out
 from kvbudget.diagnose.finding import SCHEMA, Diagnosis, document
 from kvbudget.diagnose.verdict import HEALTHY, diagnose
+from kvbudget.edge.observing.observe import Observer
 from kvbudget.engines.window import Observation
 from kvbudget.errors import BadValueError, printable
 
 _SHORTEST_S, _LONGEST_S = 0.1, 31 * 86_400
-_EVERY_S = 5.0
+_EVERY_S = 10.0
 EPILOG = f"""\
 examples:
   kvbudget diagnose http://127.0.0.1:8000/metrics              # two scrapes, 10 s apart
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--watch", action="store_true", help="look again and again, until interrupted (live URLs only)")
     parser.add_argument(
-        "--every", metavar="S", type=float, help=f"seconds between looks of --watch (default {_EVERY_S:g})"
+        "--every", metavar="S", type=float, help=f"seconds between looks of --watch (default --window, or {_EVERY_S:g})"
     )
     parser.add_argument(
         "--max-num-seqs", metavar="N", type=int, help="the engine's limit of sequences, which vLLM does not export"
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     diagnosed = _judge(args)
     if args.watch:
         return _watch(args, diagnosed)
-    found = diagnosed(observe(args.sources, args.window))
+    found = diagnosed(Observer(args.sources, args.window).observe())
     with written_out():
         if args.json:
             print(json.dumps(document(found), allow_nan=False))
@@ -105,9 +105,14 @@ def _judge(args: argparse.Namespace) -> Callable[[Observation], Diagnosis]:
 def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosis]) -> int:
     from kvbudget.cli.diagnosing.watching import Watch
 
-    every_s = args.every or _EVERY_S
-    lookout = Lookout(args.sources, max(every_s, args.window or 60.0))
-    watch = Watch(lookout.look, diagnosed, every_s)
+    for source in args.sources:
+        if not source.startswith(("http://", "https://")):
+            raise BadValueError(
+                f"--watch: {printable(source, 200)} is no URL, and a file does not change",
+                fix="give the URL of a /metrics, or of a Prometheus server",
+            )
+    every_s = args.every or args.window or _EVERY_S
+    watch = Watch(Observer(args.sources, args.window or every_s).observe, diagnosed, every_s)
     try:
         return watch.as_json() if args.json else watch.on_screen()
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from kvbudget.diagnose.finding import Diagnosis, document
 from kvbudget.engines.window import Observation
 from kvbudget.errors import InputError, printable
 
+_RETRY_S = 1.0
 _HISTORY = 12  # verdicts that the screen keeps, the newest first
 Diagnosed = Callable[[Observation], Diagnosis]
 
@@ -25,12 +26,14 @@ class Watch:
         every_s: float,
         *,
         sleep: Callable[[float], None] = time.sleep,
+        now_s: Callable[[], float] = time.monotonic,
         clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
     ) -> None:
         self._look = look
         self._diagnosed = diagnosed
         self._every_s = every_s
         self._sleep = sleep
+        self._now_s = now_s
         self._clock = clock
         self.last: Diagnosis | None = None
         self.problem = ""
@@ -51,13 +54,12 @@ class Watch:
 
     def as_json(self, turns: int | None = None) -> int:
         """One JSON document a line; what fails goes to stderr. Until interrupted, or for so many turns."""
-        for _ in _counted(turns):
+        for _ in self._paced(turns):
             found = self.turn()
             if found is not None:
                 print(json.dumps(document(found), allow_nan=False), flush=True)
             elif sys.stderr is not None:
                 print(f"kvbudget diagnose: {self.problem}", file=sys.stderr, flush=True)
-            self._sleep(self._every_s)
         return self.code
 
     def on_screen(self, turns: int | None = None) -> int:
@@ -68,12 +70,18 @@ class Watch:
 
         console = Console(highlight=False)
         with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=False) as live:
-            for _ in _counted(turns):
+            for _ in self._paced(turns):
                 self.turn()
                 height = console.size.height if console.is_terminal else None
                 live.update(Text("\n".join(self.lines(min(console.width, 100), height))), refresh=True)
-                self._sleep(self._every_s)
         return self.code
+
+    def _paced(self, turns: int | None) -> Iterator[None]:
+        """A look at a live engine takes its window; what is left of the interval is waited."""
+        for _ in count() if turns is None else range(turns):
+            began = self._now_s()
+            yield
+            self._sleep(max(0.0 if self.last is not None else _RETRY_S, self._every_s - (self._now_s() - began)))
 
     @property
     def code(self) -> int:
@@ -95,7 +103,3 @@ class Watch:
             left = max(6, height - len(head) - min(len(before), 6) - 1)
             told, before = told[:left], before[:6]
         return [*head, *told, *(before if self.history else [])]
-
-
-def _counted(turns: int | None) -> Iterator[int]:
-    return count() if turns is None else iter(range(turns))
