@@ -9,7 +9,7 @@ from kvbudget.diagnose.finding import SCHEMA, Diagnosis, document
 from kvbudget.diagnose.verdict import HEALTHY, diagnose
 from kvbudget.edge.observing.observe import Observer
 from kvbudget.engines.window import Observation
-from kvbudget.errors import BadValueError, printable
+from kvbudget.errors import BadValueError, UnsupportedError, printable
 
 _SHORTEST_S, _LONGEST_S = 0.1, 31 * 86_400
 _EVERY_S = 10.0
@@ -65,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
     diagnosed = _judge(args)
     if args.watch:
         return _watch(args, diagnosed)
-    found = diagnosed(Observer(args.sources, args.window).observe())
+    try:
+        seen = Observer(args.sources, args.window).observe()
+    except UnsupportedError as error:  # it can be read, and tells of no engine: that is too little, not a wrong call
+        seen = Observation(problems=(str(error),))
+    found = diagnosed(seen)
     with written_out():
         if args.json:
             print(json.dumps(document(found), allow_nan=False))
