@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 from kvbudget.diagnose.finding import Action, Cost, Finding, Severity, Sure
 from kvbudget.diagnose.symptoms import Symptoms, number
@@ -10,33 +11,34 @@ _FULL, _APART = 0.8, 0.4  # of the pool
 _SAME_BLOCKS, _OTHER_TOKENS = 0.05, 1.5  # vllm#43308: the same pool read 55k tokens in 0.20, 525k in 0.21
 
 
+class _Pair(NamedTuple):
+    """The fullest and the emptiest of two pools of one model."""
+
+    apart: float
+    s: Symptoms
+    busy: str
+    busy_usage: float
+    idle: str
+    idle_usage: float
+
+
 def rank_imbalance(several: Sequence[Symptoms]) -> Finding | None:
     """One rank or replica is full while another of the same model is nearly idle."""
-    worst: tuple[float, Symptoms, Symptoms] | None = None
-    for one, other in combinations(several, 2):
-        if (one.window.engine, one.window.model) != (other.window.engine, other.window.model):
-            continue
-        here, there = one.last.usage, other.last.usage
-        if here is None or there is None:
-            continue
-        busy, idle = (one, other) if here >= there else (other, one)
-        if max(here, there) >= _FULL and abs(here - there) >= _APART and not idle.last.for_room:
-            worst = max(worst or (0.0, busy, idle), (abs(here - there), busy, idle), key=lambda found: found[0])
-    if worst is None:
+    pairs = [pair for one, other in combinations(several, 2) if (pair := _of_two(one, other)) is not None]
+    pairs += [pair for s in several if (pair := _within(s)) is not None]
+    pairs = [pair for pair in pairs if pair.busy_usage >= _FULL and pair.apart >= _APART]
+    if not pairs:
         return None
-    apart, busy, idle = worst
+    worst = max(pairs, key=lambda pair: pair.apart)
     return Finding(
         code="rank_imbalance",
         severity=Severity.WARNING,
-        message=f"work is shared out badly: {_name(busy)} has {(busy.last.usage or 0):.0%} of its pool in use and"
-        f" {busy.last.waiting or 0:,} waiting, {_name(idle)} {(idle.last.usage or 0):.0%} and"
-        f" {idle.last.waiting or 0:,}",
-        evidence=busy.evidence(
-            idle_usage_share=idle.last.usage,
-            idle_running_requests=idle.last.running,
-            usage_apart_share=apart,
+        message=f"work is shared out badly: {worst.busy} has {worst.busy_usage:.0%} of its pool in use, {worst.idle}"
+        f" {worst.idle_usage:.0%}",
+        evidence=worst.s.evidence(
+            busy_usage_share=worst.busy_usage, idle_usage_share=worst.idle_usage, usage_apart_share=worst.apart
         ),
-        sure=Sure("medium" if busy.several else "low", "two pools of the same model at the same time"),
+        sure=Sure("medium" if worst.s.several else "low", "two pools of the same model at the same time"),
         refuted_by="the two the other way round a minute later: then it is chance, not routing",
         actions=(
             Action(
@@ -50,8 +52,31 @@ def rank_imbalance(several: Sequence[Symptoms]) -> Finding | None:
                 "fewer hits, and no queue beside an idle card",
             ),
         ),
-        where=tuple(filter(None, (busy.window.where, idle.window.where))),
+        where=tuple(dict.fromkeys((worst.busy, worst.idle))),
     )
+
+
+def _of_two(one: Symptoms, other: Symptoms) -> _Pair | None:
+    here, there = one.last.usage, other.last.usage
+    if (one.window.engine, one.window.model) != (other.window.engine, other.window.model):
+        return None
+    if here is None or there is None:
+        return None
+    busy, idle = (one, other) if here >= there else (other, one)
+    if idle.last.for_room:
+        return None
+    return _Pair(abs(here - there), busy, _name(busy), max(here, there), _name(idle), min(here, there))
+
+
+def _within(s: Symptoms) -> _Pair | None:
+    """Of ranks that one server tells together."""
+    by_rank = s.window.last.usage_by_rank
+    shares = {rank: share for rank, told in by_rank.items() if (share := number(told)) is not None and share <= 1}
+    if len(shares) < 2:
+        return None
+    busy, idle = max(shares, key=lambda rank: shares[rank]), min(shares, key=lambda rank: shares[rank])
+    apart = shares[busy] - shares[idle]
+    return _Pair(apart, s, f"rank {busy}", shares[busy], f"rank {idle}", shares[idle])
 
 
 def reporting_change(several: Sequence[Symptoms]) -> Finding | None:

@@ -2,7 +2,7 @@
 
 from kvbudget.diagnose.actions import MAX_NUM_SEQS, SECOND_SCRAPE
 from kvbudget.diagnose.finding import Action, Cost, Finding, Severity, Sure
-from kvbudget.diagnose.symptoms import Symptoms
+from kvbudget.diagnose.symptoms import Symptoms, number
 from kvbudget.engines.window import GateWindow
 
 _QUEUE = 3  # fewer may be there for a moment
@@ -24,7 +24,7 @@ def insufficient_data(s: Symptoms) -> Finding | None:
     if last.running is None or last.waiting is None:
         lacks.append("how many run and wait is not known")
         collect.append("the gauges of running and waiting requests")
-    if not s.several and (last.waiting or s.totals.preemptions):
+    if not s.several and (last.waiting or number(s.totals.preemptions)):
         lacks.append("one scrape cannot tell what happens now from what happened since the start")
         collect.append(SECOND_SCRAPE)
     elif (last.for_room or 0) >= _QUEUE:
@@ -40,7 +40,7 @@ def insufficient_data(s: Symptoms) -> Finding | None:
     return lacking(
         "; ".join(lacks),
         (*collect, *(missing for missing in s.window.missing if last.usage is None)),
-        s.evidence(preemptions_since_start=s.totals.preemptions, finished_requests=s.finished),
+        s.evidence(preemptions_since_start=number(s.totals.preemptions), finished_requests=s.finished),
         s.window.where,
     )
 
@@ -68,7 +68,7 @@ def healthy(s: Symptoms) -> Finding:
     words += f" {last.waiting or 0:,} waiting"
     if preempted == 0:
         words += ", no preemption in the window"
-        old = s.totals.preemptions
+        old = number(s.totals.preemptions)
         words += f" ({old:,.0f} since the start are old)" if old else ""
     why = f"{len(s.looks)} looks" if s.several else "one look: what counters did since the start says little of now"
     return Finding(
@@ -78,7 +78,7 @@ def healthy(s: Symptoms) -> Finding:
         evidence=s.evidence(
             usage_high_share=s.usage_high,
             preemptions=preempted,
-            preemptions_since_start=s.totals.preemptions,
+            preemptions_since_start=number(s.totals.preemptions),
             finished_requests=s.finished,
         ),
         sure=Sure("medium" if s.several else "low", why),
@@ -90,24 +90,24 @@ def healthy(s: Symptoms) -> Finding:
 
 def gate_healthy(gate: GateWindow) -> Finding:
     """Of a gate alone: it has room, or it does not tell its pool."""
-    if gate.pool_blocks is None or gate.promised_blocks is None:
+    pool, promised, queue = number(gate.pool_blocks), number(gate.promised_blocks), number(gate.queue_requests)
+    if pool is None or promised is None:
         return lacking(
             "the gate does not tell its pool",
             ("the gate's own /metrics on its admin port, or the engine's",),
-            {"queue_requests": gate.queue_requests},
+            {"queue_requests": queue},
             gate.instance,
         )
     return Finding(
         code="healthy",
         severity=Severity.INFO,
-        message=f"the gate has room: {gate.promised_blocks:,} of {gate.pool_blocks:,} blocks promised,"
-        f" {gate.queue_requests or 0:,} requests wait",
+        message=f"the gate has room: {promised:,.0f} of {pool:,.0f} blocks promised, {queue or 0:,.0f} requests wait",
         evidence={
-            "pool_blocks": gate.pool_blocks,
-            "promised_blocks": gate.promised_blocks,
-            "held_blocks": gate.held_blocks,
-            "queue_requests": gate.queue_requests,
-            "window_s": gate.window_s,
+            "pool_blocks": pool,
+            "promised_blocks": promised,
+            "held_blocks": number(gate.held_blocks),
+            "queue_requests": queue,
+            "window_s": number(gate.window_s),
         },
         sure=Sure("medium", "by the gate's own ledger"),
         refuted_by="a queue at the gate, or held blocks near the pool",

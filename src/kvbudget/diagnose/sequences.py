@@ -17,6 +17,7 @@ _HARDLY_USED = 0.10
 _BUSY = 4
 _SHORT_S = 10
 _MOST_AT_ONCE = 256
+_EXACT = 1e-9  # 256 x 0.95 / 0.8 is 304, and a float says less
 
 
 def seqs_full(s: Symptoms) -> Finding | None:
@@ -26,7 +27,7 @@ def seqs_full(s: Symptoms) -> Finding | None:
         return None
     last, limit = s.last, s.max_num_seqs or s.running_high or 0
     usage = last.usage
-    room = None if not usage else int(limit * FULL / usage)
+    room = None if not usage else int(limit * FULL / usage + _EXACT)
     more = min(room, 2 * limit) if room is not None and room > limit else None
     told = "" if s.max_num_seqs is not None else " (inferred: it is not exported; tell it with --max-num-seqs)"
     return Finding(

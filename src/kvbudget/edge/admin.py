@@ -33,8 +33,8 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 
 
 def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`; to change: `/v1/mode`,
-    `/v1/reload`, and the drain of an instance."""
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`; to change:
+    `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
     registry = CollectorRegistry()
     findings = Findings(gateway, now_ns)
