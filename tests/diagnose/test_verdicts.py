@@ -1,5 +1,7 @@
 """Every verdict comes out of texts as engines write them, in several magnitudes, names and versions."""
 
+from typing import Any
+
 import pytest
 
 from kvbudget.diagnose.finding import document
