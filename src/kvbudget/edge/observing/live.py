@@ -42,7 +42,7 @@ class Live:
         """
         scrapes, problems = self._last, []
         if not scrapes:
-            scrapes = [self._scrape()]
+            scrapes = [self._first()]
             observation_of_scrapes(scrapes, source=self.shown)  # what is no engine's is not waited for
         ends_s = (scrapes[-1].at_s or 0.0) + window_s
         if window_s > 0:
@@ -78,10 +78,18 @@ class Live:
                 break
         return found
 
-    def _scrape(self) -> Scrape:
+    def _first(self) -> Scrape:
+        """trtllm-serve has JSON at /metrics, and its metrics one level deeper."""
         answer, scrape = self._asked()
         if scrape is None:
             raise refused(self.shown, answer)
+        if not scrape.samples and answer.text.lstrip()[:1] in ("[", "{") and self.url.endswith("/metrics"):
+            given = self.url
+            self.url = given.removesuffix("/metrics") + "/prometheus/metrics"
+            deeper = self._asked()[1]
+            if deeper is not None and deeper.samples:
+                return deeper
+            self.url = given
         return scrape
 
     def _asked(self) -> tuple[Answer, Scrape | None]:

@@ -4,7 +4,7 @@ Format: Prometheus text exposition 0.0.4 and OpenMetrics 1.0 (exemplars, time st
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kvbudget.engines.readings import Sample, plain_name
@@ -37,17 +37,20 @@ def parsed(text: str, wanted: Callable[[str], bool]) -> Exposition:
     helps: dict[str, str] = {}
     newest: float | None = None
     damaged = 0
-    for line in _lines(text):
-        if line.startswith("#"):
-            kind, _, rest = line[1:].strip().partition(" ")
-            if kind == "HELP":
-                name, _, words = rest.strip().partition(" ")
+    for raw in text.split("\n", MAX_LINES)[:MAX_LINES]:
+        if raw[:1] == "#":
+            if raw.startswith("# HELP "):
+                name, _, words = raw[7:].strip().partition(" ")
                 if wanted(plain_name(name)):
                     helps[plain_name(name)] = words[:1000]
             continue
-        name = plain_name(re.split(r"[{\s]", line.lstrip(), maxsplit=1)[0])
-        if not wanted(name):
+        name = raw.partition("{")[0].partition(" ")[0]
+        if not name or "\t" in name or "\r" in name:  # blanks before it, or none but blanks
+            name = re.split(r"[{\s]", raw.strip(), maxsplit=1)[0]
+        name = plain_name(name)
+        if not name or not wanted(name):
             continue
+        line = raw[:_LONGEST_LINE]
         match = _SAMPLE.match(line)
         value = None if match is None else _number(match[3])
         labels = {} if match is None else labels_in(match[2] or "")
@@ -60,19 +63,6 @@ def parsed(text: str, wanted: Callable[[str], bool]) -> Exposition:
             stamp = stamp / 1000 if stamp > _MILLISECONDS else stamp
             newest = stamp if newest is None else max(newest, stamp)
     return Exposition(tuple(samples), helps, newest, damaged)
-
-
-def _lines(text: str) -> Iterable[str]:
-    start = 0
-    for _ in range(MAX_LINES):
-        if start >= len(text):
-            return
-        end = text.find("\n", start)
-        end = len(text) if end < 0 else end
-        line = text[start : min(end, start + _LONGEST_LINE)].removesuffix("\r")
-        if line and not line.isspace():
-            yield line
-        start = end + 1
 
 
 def labels_in(text: str) -> dict[str, str] | None:

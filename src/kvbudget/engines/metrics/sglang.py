@@ -16,6 +16,7 @@ RUNNING = "sglang:num_running_reqs"
 QUEUE = "sglang:num_queue_reqs"
 GRAMMAR_QUEUE = "sglang:num_grammar_queue_reqs"
 MAX_TOKENS = "sglang:max_total_num_tokens"
+MAX_RUNNING, PAGE_SIZE = "sglang:max_running_requests", "sglang:page_size"
 RETRACTED = "sglang:num_retracted_requests_total"
 PROMPT_TOKENS = "sglang:prompt_tokens_total"  # of finished requests
 GENERATION_TOKENS = "sglang:generation_tokens_total"
@@ -109,7 +110,7 @@ def window(span: Span) -> EngineWindow:
     else:
         queries, hits = computed + found, found
     recomputed = [tokens for name in _RETRACTED_TOKENS if (tokens := span.grew(name)) is not None]
-    page = _whole(newest.most("sglang:page_size")) or _page_size(newest)
+    page = _whole(newest.most(PAGE_SIZE)) or _page_size(newest)
     finished = span.grew(_FINISHED)
     rate, rate_notes = _hit_rate(newest)
     return EngineWindow(
@@ -128,7 +129,7 @@ def window(span: Span) -> EngineWindow:
         ),
         limits=Limits(
             pool=pool_of_tokens(newest.over(MAX_TOKENS, REPLICA), page or 1),
-            max_num_seqs=newest.over("sglang:max_running_requests", REPLICA),
+            max_num_seqs=newest.over(MAX_RUNNING, REPLICA),
             max_model_len=None if not (length := _whole(newest.most("sglang:context_len"))) else Tokens(length),
             smallest_block=Tokens(page) if page else None,
             largest_block=Tokens(page) if page else None,
