@@ -185,7 +185,7 @@ _windows = st.builds(
     queue_s=_distributions, ttft_s=_distributions, prompt_lengths=_distributions, output_lengths=_distributions,
     max_tokens=_distributions, step_tokens=_distributions,
     notes=st.lists(st.sampled_from(["a: older", "b"]), max_size=2).map(tuple),
-    extra=st.dictionaries(st.sampled_from(["n_mean", "kv_full_warnings", "prompt_tokens_cached"]), _numbers),
+    extra=st.dictionaries(st.sampled_from(["n_mean", "no_room", "prompt_tokens_cached"]), _numbers),
     totals=_growth,
 )  # fmt: skip
 _gates = st.builds(

@@ -46,7 +46,7 @@ def is_full(s: Symptoms) -> Sure | None:
         if high is not None and high >= NEARLY:
             return Sure("high", "the engine preempted within the window, and the gauge is at its top")
         return Sure("medium", "the engine preempted within the window; the gauge does not show the moment of it")
-    if s.figure("kv_full_warnings"):
+    if s.figure("no_room"):
         return Sure("high", "the engine itself logged that it found no room in the cache")
     if s.holds(lambda look: bool(look.swapped)) and (high or 0) >= _AFTER_PREEMPTION:
         return Sure("high", "requests are swapped out or paused, which only a full pool makes the engine do")
