@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvbudget.engines.metrics import dynamo, gate, llamacpp, lmdeploy, sglang, tgi, trtllm, vllm
 from kvbudget.engines.metrics.exposition import Exposition, parsed
-from kvbudget.engines.metrics.span import STARTED, Scrape, Span, agrees, identities, only_of, told_apart
+from kvbudget.engines.metrics.span import STARTED, Parted, Scrape, Span, agrees, identities, told_apart
 from kvbudget.engines.readings import Sums
 from kvbudget.engines.window import EngineWindow, Observation
 from kvbudget.errors import UnsupportedError
@@ -133,9 +133,10 @@ def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
     if not found and reader.core != vllm.CORE:
         return []  # such as Triton without its TensorRT-LLM backend
     names = {name for scrape in scrapes for one in identities(scrape, reader.core, reader.within) for name in one}
+    parted = [Parted(scrape, names) for scrape in scrapes]
     windows = []
     for identity, where in zip(found or [{}], told_apart(found or [{}]), strict=True):
-        of_it = [only_of(scrape, identity) for scrape in scrapes]
+        of_it = [part.of(identity) for part in parted]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
         span = Span(seen, reader.counters, names)
         window = reader.window(span)
