@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 UNDER = {"underscores": True}
 OLD = {"old_names": True}
-SHUFFLED = {"labels": (("model_name", "org/a model, \\\"big\\\""), ("engine", "3"), ("pod", "x-1"))}
+SHUFFLED = {"labels": (("model_name", 'org/a model, \\"big\\"'), ("engine", "3"), ("pod", "x-1"))}
 MOVING = {"prompt": 110_000, "queries": 110_000, "hits": 88_000, "generated": 560_000, "stop": 930}
 
 PAIRS = (

@@ -76,7 +76,7 @@ def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     sure = _pushed_out(s, asked)
     if sure is None:
         return None
-    before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before > asked.rate else ""
+    before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before >= _WAS_GOOD else ""
     kept = kept_s(s, asked)
     lasts = f"; what is cached lasts about {kept:,.1f} s" if kept is not None else ""
     return Finding(
