@@ -195,7 +195,7 @@ _gates = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(_windows, max_size=3), st.lists(_gates, max_size=2), _counts)
 def test_whatever_is_told_gives_a_verdict_that_can_be_written(
     windows: list[EngineWindow], gates: list[GateWindow], limit: Any
