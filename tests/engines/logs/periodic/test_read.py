@@ -106,7 +106,13 @@ def test_one_line_tells_of_the_time_before_it() -> None:
 
 def test_new_year_is_no_jump_back() -> None:
     text = v1("23:59:55", 1, 0, 1.0).replace("03-19", "12-31") + v1("00:00:05", 2, 0, 1.0).replace("03-19", "01-01")
-    assert only(text).window_s == 10
+    window = only(text)
+    assert (window.window_s, len(window.looks)) == (10, 2)
+
+
+def test_a_clock_that_was_set_back_ends_the_window() -> None:
+    window = only(v1("07:08:57", 1, 0, 1.0) + v1("06:00:00", 2, 0, 1.0) + v1("06:00:10", 3, 0, 1.0))
+    assert (window.window_s, [look.running for look in window.looks]) == (10, [2, 3])
 
 
 def test_answers_in_the_access_log_are_counted_between_the_lines() -> None:

@@ -57,6 +57,9 @@ class Reader:
         elif slot := _SLOT.search(text):
             self._slot(slot[1], text, tally)
 
+    def answered(self, status: str) -> None:
+        """llama.cpp has no access log of this form: such a line is another's."""
+
     def _slot(self, slot: str, text: str, tally: Tally) -> None:
         if "processing task" in text:
             self._busy.add(slot)
