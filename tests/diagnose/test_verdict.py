@@ -50,7 +50,7 @@ def test_the_cache_is_the_verdict_only_where_nothing_of_weight_is_there() -> Non
     for more, verdict in weightier:
         found = of(window(**cold, **more))
         assert found.verdict == verdict
-        assert "prefix_cache_no_sharing" in codes(found)
+        assert ("prefix_cache_no_sharing" in codes(found)) is (verdict != "pool_full")
 
 
 def test_a_cause_that_is_certain_needs_no_gauges() -> None:
@@ -124,7 +124,7 @@ def test_a_queue_that_nothing_explains_asks_for_what_would() -> None:
     assert any("--max-num-seqs" in what for what in found.first.collect) or any(
         "second scrape" in what for what in found.first.collect
     )
-    assert any("/slots" in what for what in of(window(engine="llamacpp", running=4, waiting=9)).first.collect)
+    assert any("/slots" in what for what in of(window(engine="llamacpp", running=(3, 4), waiting=9)).first.collect)
 
 
 def test_an_engine_that_was_just_restarted_has_shown_nothing_yet() -> None:

@@ -5,6 +5,7 @@ Hits are whole blocks: a shared beginning shorter than one block never hits (vll
 """
 
 from kvbudget.diagnose.finding import Action, Cost, Finding, Lever, Severity, Sure
+from kvbudget.diagnose.fullness import is_full
 from kvbudget.diagnose.symptoms import Symptoms, number
 from kvbudget.engines.window import Distribution
 
@@ -33,7 +34,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
     sure = _below_block(s)
-    if sure is None:
+    if sure is None or (sure.level != "high" and is_full(s) is not None):
         return None
     block = _block(s)
     longest = number(s.window.limits.max_model_len)
@@ -74,7 +75,7 @@ def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     if asked is None or asked.rate >= _LOW or _is_unwired(s) or (asked.rate < _NONE and _below_block(s)):
         return None
     sure = _pushed_out(s, asked)
-    if sure is None:
+    if sure is None or is_full(s) is not None:  # a full pool has no room for a cache either: that follows from it
         return None
     before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before >= _WAS_GOOD else ""
     kept = kept_s(s, asked)
@@ -115,7 +116,7 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     asked = _asked(s)
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
-    if _below_block(s) or _pushed_out(s, asked):
+    if _below_block(s) or _pushed_out(s, asked) or is_full(s) is not None:
         return None
     block, prompt = _block(s), s.prompt_mean
     long_enough = block is not None and prompt is not None and prompt >= _ABOVE_A_BLOCK * block
@@ -241,12 +242,21 @@ def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
     if usage >= _PRESSED and shared and asked.rate < _LOW:
         level = "medium" if asked.rate >= _NONE else "low"
         return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
+    if asked.rate < _NONE or not _all_or_nothing(s):
+        return None
     kept = kept_s(s, asked)
-    if asked.rate >= _NONE and kept is not None and kept < _SOON_S:
+    if kept is not None and kept < _SOON_S:
         return Sure("medium", f"what is computed takes the place of all that is cached every {kept:.1f} s")
-    if asked.rate >= _NONE and s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
+    if s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
         return Sure("low", "several times the whole pool was computed within the window")
     return None
+
+
+def _all_or_nothing(s: Symptoms) -> bool:
+    """Whether some requests find what they share and others nothing of it; where all find the same there is no more."""
+    told = s.window.computed_lengths
+    few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(0.9))
+    return few is not None and many is not None and few[1] < many[0]
 
 
 def kept_s(s: Symptoms, asked: "_Asked") -> float | None:

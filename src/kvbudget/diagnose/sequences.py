@@ -46,7 +46,9 @@ def seqs_full(s: Symptoms) -> Finding | None:
         refuted_by="a number running that moves while the queue stays, or a start-up log with a larger max_num_seqs",
         actions=(
             Action(
-                "raise --max-num-seqs" + (f" to {more:,}" if more else ""),
+                "raise --parallel, and --ctx-size by as much: slots share the context"
+                if s.window.engine == "llamacpp"
+                else "raise --max-num-seqs" + (f" to {more:,}" if more else ""),
                 Cost.FREE,
                 f"the pool holds about {room:,} of these at 95 %; the queue goes, each answer's tokens/s falls somewhat"
                 if room
@@ -79,6 +81,8 @@ def _limit_reached(s: Symptoms) -> Sure | None:
             return None
         return Sure("high", "max_num_seqs is told, and so many run")
     usage = s.usage_high
+    if s.window.engine == "llamacpp" and s.pinned and s.always(lambda look: bool(look.for_room)):
+        return Sure("medium", "llama.cpp lets a request wait for one reason only: no slot is free")
     if usage is None or usage >= NEARLY or s.window.engine in RESERVING or last.for_room < _INFERRED_WAITING:
         return None
     if is_full(s) is not None or prefill_is_the_limit(s):

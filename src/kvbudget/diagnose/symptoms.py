@@ -132,7 +132,13 @@ class Symptoms:
         """
         began, ended = self.window.ttft_s, self.finished
         told = [look.running for look in self.looks if look.running is not None]
-        if self.window.since_start or began is None or ended is None or len(told) < len(self.looks):
+        if (
+            self.window.since_start
+            or self.window.restarted
+            or began is None
+            or ended is None
+            or len(told) < len(self.looks)
+        ):
             return 0.0
         return max(0.0, (number(began.count) or 0.0) - ended - (told[-1] - told[0]))
 
