@@ -242,21 +242,25 @@ def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
     if usage >= _PRESSED and shared and asked.rate < _LOW:
         level = "medium" if asked.rate >= _NONE else "low"
         return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
-    if asked.rate < _NONE or not _all_or_nothing(s):
+    differ = _all_or_nothing(s)
+    if asked.rate < _NONE or differ is False:
         return None
+    level = "medium" if differ else "low"  # older versions do not tell what was computed of each request
     kept = kept_s(s, asked)
     if kept is not None and kept < _SOON_S:
-        return Sure("medium", f"what is computed takes the place of all that is cached every {kept:.1f} s")
+        return Sure(level, f"what is computed takes the place of all that is cached every {kept:.1f} s")
     if s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
         return Sure("low", "several times the whole pool was computed within the window")
     return None
 
 
-def _all_or_nothing(s: Symptoms) -> bool:
-    """Whether some requests find what they share and others nothing of it; where all find the same there is no more."""
+def _all_or_nothing(s: Symptoms) -> bool | None:
+    """Whether some requests find what they share and others nothing of it; where all find the same there is no more.
+
+    None where it is not told."""
     told = s.window.computed_lengths
     few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(0.9))
-    return few is not None and many is not None and few[1] < many[0]
+    return None if few is None or many is None else few[1] < many[0]
 
 
 def kept_s(s: Symptoms, asked: "_Asked") -> float | None:
