@@ -3,7 +3,7 @@
 `observation_of(older, newer, seconds)` for two texts; `observation_of_scrapes` for many, as of a Prometheus server.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -138,11 +138,17 @@ def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
     for identity, where in zip(found or [{}], told_apart(found or [{}]), strict=True):
         of_it = [part.of(identity) for part in parted]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
-        span = Span(seen, reader.counters, names)
+        span = Span(seen, reader.counters, names, _siblings(identity, found))
         window = reader.window(span)
-        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters, names))
+        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters, names, span.siblings))
         windows.append(replace(_dated(window, span, where), totals=totals.counts))
     return [windows[0], *(_without_the_server_s(window, newest, found) for window in windows[1:])]
+
+
+def _siblings(identity: Mapping[str, str], found: Sequence[Mapping[str, str]]) -> int:
+    """Engines of the same server: they differ in the label `engine` alone."""
+    own = {**identity, "engine": ""}
+    return max(1, sum({**other, "engine": ""} == own for other in found))
 
 
 def _dated(window: EngineWindow, span: Span, where: str) -> EngineWindow:

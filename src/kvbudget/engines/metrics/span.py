@@ -35,10 +35,13 @@ class Span:
     `counters` are its names that only grow. A counter that fell began anew: it counts from 0. When most of those that
     had counted anything fell, or the process began later, all count from 0 at that scrape. Labels of `identity` tell
     this engine from others, not one of its series from another: a collector that adds one in between does not make all
-    of them new.
+    of them new. `siblings`: how many data-parallel engines its server has, this one too.
     """
 
-    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = ()) -> None:
+    def __init__(
+        self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = (), siblings: int = 1
+    ) -> None:
+        self.siblings = siblings
         self.scrapes = scrapes
         self.sums = [Sums(scrape.samples) for scrape in scrapes]
         self.helps = scrapes[-1].helps
