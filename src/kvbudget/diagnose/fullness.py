@@ -22,7 +22,7 @@ _SHARE_EACH = 0.10
 _RISING_FROM, _GROWS = 0.85, 0.003
 _TINY_TOKENS = 2048  # a pool so small that a request of this length fills it is too small (sglang#14972)
 _MOSTLY_PROMPT = 0.6
-_ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 3, 0.9, 10
+_ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 2, 0.9, 10
 
 
 def starved(look: Seen) -> bool:
