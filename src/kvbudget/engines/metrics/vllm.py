@@ -139,6 +139,7 @@ def window(span: Span) -> EngineWindow:
         e2e_s=span.distribution("vllm:e2e_request_latency_seconds"),
         prompt_lengths=span.distribution("vllm:request_prompt_tokens"),
         output_lengths=span.distribution("vllm:request_generation_tokens"),
+        computed_lengths=span.distribution("vllm:request_prefill_kv_computed_tokens"),
         max_tokens=span.distribution("vllm:request_params_max_tokens"),
         step_tokens=span.distribution("vllm:iteration_tokens_total"),
         missing=_missing(span),
