@@ -1,0 +1,133 @@
+"""Decides how alerts become Prometheus's rule file, and their scenes the unit tests that promtool runs."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+
+from kvbudget.report.monitoring.alert import Alert, Group, Scene
+
+RULES_FILE: Final = "kvbudget.rules.yaml"
+_HEAD: Final = """\
+# Made by `kvbudget dashboards`; make it anew rather than edit it. Check: promtool check rules {rules}
+# Labels of every alert: severity (critical, warning, info), seen_by (whose metrics tell), code (of kvbudget diagnose).
+"""
+_TESTS_HEAD: Final = """\
+# Made by `kvbudget dashboards`. Run: promtool test rules {tests}
+# Every alert fires in its scene and alone, says the right numbers, and keeps silent where it only looks alike.
+"""
+
+
+class _Literal(str):
+    """Text that keeps its lines."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(
+    _Literal, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+)
+
+
+def yaml_text(document: Any) -> str:
+    """As people write it: keys in their order, no aliases, long lines whole."""
+    _Dumper.ignore_aliases = lambda *_: True  # type: ignore[assignment,method-assign]
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=4096, allow_unicode=True)
+    return text
+
+
+def rules_text(groups: Sequence[Group], runbooks: str) -> str:
+    """The rule file. `runbooks`: where the pages are, without a slash at the end."""
+    document = {
+        "groups": [
+            {
+                "name": group.name,
+                "rules": [
+                    *[{"record": record.name, "expr": _promql(record.promql)} for record in group.records],
+                    *[_rule(alert, runbooks) for alert in group.alerts],
+                ],
+            }
+            for group in groups
+        ]
+    }
+    return _HEAD.format(rules=RULES_FILE) + yaml_text(document)
+
+
+def tests_text(groups: Sequence[Group], runbooks: str, name: str) -> str:
+    """The file for `promtool test rules`, itself called `name`."""
+    alerts = [alert for group in groups for alert in group.alerts]
+    told = {(alert.name, alert.seen_by): alert for alert in alerts}
+    tests = []
+    for alert in alerts:
+        own = _test(alert.scene, told)
+        own["alert_rule_test"] = [_told(alert, runbooks)]
+        tests += [own, *[_test(scene, told) for scene in alert.near]]
+    document = {
+        "rule_files": [RULES_FILE],
+        "evaluation_interval": "1m",
+        "group_eval_order": [group.name for group in groups],
+        "tests": tests,
+    }
+    return _TESTS_HEAD.format(tests=name) + yaml_text(document)
+
+
+def _rule(alert: Alert, runbooks: str) -> dict[str, Any]:
+    return {
+        "alert": alert.name,
+        "expr": _promql(alert.promql),
+        **({"for": f"{alert.minutes}m"} if alert.minutes else {}),
+        "labels": alert.added_labels,
+        "annotations": _annotations(alert, runbooks),
+    }
+
+
+def _annotations(alert: Alert, runbooks: str) -> dict[str, str]:
+    return {
+        "summary": alert.summary,
+        "description": alert.meaning,
+        "action": alert.first,
+        "runbook_url": f"{runbooks}/{alert.name}.md",
+    }
+
+
+def _promql(text: str) -> str:
+    lines = text.strip("\n")
+    return _Literal(lines + "\n") if "\n" in lines else lines
+
+
+def _test(scene: Scene, told: dict[tuple[str, str], Alert]) -> dict[str, Any]:
+    """Which alerts fire, and no other, by the series that Prometheus keeps of them."""
+    firing = []
+    for word in scene.fired:
+        name, _, seen_by = word.partition(" ")
+        sides = [alert for alert in told.values() if alert.name == name and seen_by in ("", alert.seen_by)]
+        if len(sides) != 1:
+            raise ValueError(f"{word!r} in {scene.story!r} names {len(sides)} alerts; write NAME seen_by")
+        firing.append({"labels": f'{{alertname="{name}", seen_by="{sides[0].seen_by}"}}', "value": 1})
+    return {
+        "name": scene.story,
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in scene.series.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'max by (alertname, seen_by) (ALERTS{alertstate="firing"})',
+                "eval_time": scene.at,
+                "exp_samples": firing,
+            }
+        ],
+    }
+
+
+def _told(alert: Alert, runbooks: str) -> dict[str, Any]:
+    annotations = _annotations(alert, runbooks) | {"summary": alert.told}
+    return {
+        "eval_time": alert.scene.at,
+        "alertname": alert.name,
+        "exp_alerts": [
+            {"exp_labels": {**alert.added_labels, **alert.labels}, "exp_annotations": annotations},
+        ],
+    }
