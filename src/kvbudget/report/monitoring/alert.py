@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 
 class Scene(NamedTuple):
-    """What Prometheus has seen, and which alerts fire then. `series`: values a minute apart in promtool's notation.
+    """What Prometheus has seen, and which alerts fire then. `series`: values `step_minutes` apart, as promtool writes them.
 
     `at`: when it is looked. `fired`: every alert that fires, as "NAME" or "NAME seen_by", in any order.
     """
@@ -26,6 +26,7 @@ class Scene(NamedTuple):
     series: Mapping[str, str]
     at: str
     fired: tuple[str, ...] = ()
+    step_minutes: int = 1
 
 
 class Alert(NamedTuple):
@@ -33,7 +34,7 @@ class Alert(NamedTuple):
     runbook). `code`: the finding of `kvbudget diagnose` that it is, "" if it is none. `minutes`: for how long.
 
     `summary` holds Prometheus's templates; `told` is what it says in `scene`, where the alert has `labels` beside those
-    of the rule. `near`: scenes that look alike.
+    of the rule. `near`: scenes that look alike, and the other ways to it.
     """
 
     name: str

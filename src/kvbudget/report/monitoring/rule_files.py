@@ -25,7 +25,9 @@ class _Literal(str):
 
 
 class _Dumper(yaml.SafeDumper):
-    pass
+    def ignore_aliases(self, data: Any) -> bool:
+        """A label set that comes twice is written twice."""
+        return True
 
 
 _Dumper.add_representer(
@@ -35,7 +37,6 @@ _Dumper.add_representer(
 
 def yaml_text(document: Any) -> str:
     """As people write it: keys in their order, no aliases, long lines whole."""
-    _Dumper.ignore_aliases = lambda *_: True  # type: ignore[assignment,method-assign]
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=4096, allow_unicode=True)
     return text
 
@@ -57,22 +58,32 @@ def rules_text(groups: Sequence[Group], runbooks: str) -> str:
     return _HEAD.format(rules=RULES_FILE) + yaml_text(document)
 
 
-def tests_text(groups: Sequence[Group], runbooks: str, name: str) -> str:
-    """The file for `promtool test rules`, itself called `name`."""
+def tests_texts(groups: Sequence[Group], runbooks: str) -> dict[str, str]:
+    """The files for `promtool test rules` by name: one for each step of time, as promtool knows one for a file."""
     alerts = [alert for group in groups for alert in group.alerts]
     told = {(alert.name, alert.seen_by): alert for alert in alerts}
-    tests = []
+    tests: dict[int, list[dict[str, Any]]] = {}
     for alert in alerts:
         own = _test(alert.scene, told)
         own["alert_rule_test"] = [_told(alert, runbooks)]
-        tests += [own, *[_test(scene, told) for scene in alert.near]]
+        tests.setdefault(alert.scene.step_minutes, []).append(own)
+        for scene in alert.near:
+            tests.setdefault(scene.step_minutes, []).append(_test(scene, told))
+    return {_tests_file(step): _tests_text(step, of_step, groups) for step, of_step in tests.items()}
+
+
+def _tests_file(step_minutes: int) -> str:
+    return "rules.test.yaml" if step_minutes == 1 else f"rules.{step_minutes}m.test.yaml"
+
+
+def _tests_text(step_minutes: int, tests: list[dict[str, Any]], groups: Sequence[Group]) -> str:
     document = {
         "rule_files": [RULES_FILE],
-        "evaluation_interval": "1m",
+        "evaluation_interval": f"{step_minutes}m",
         "group_eval_order": [group.name for group in groups],
         "tests": tests,
     }
-    return _TESTS_HEAD.format(tests=name) + yaml_text(document)
+    return _TESTS_HEAD.format(tests=_tests_file(step_minutes)) + yaml_text(document)
 
 
 def _rule(alert: Alert, runbooks: str) -> dict[str, Any]:
@@ -110,7 +121,7 @@ def _test(scene: Scene, told: dict[tuple[str, str], Alert]) -> dict[str, Any]:
         firing.append({"labels": f'{{alertname="{name}", seen_by="{sides[0].seen_by}"}}', "value": 1})
     return {
         "name": scene.story,
-        "interval": "1m",
+        "interval": f"{scene.step_minutes}m",
         "input_series": [{"series": name, "values": values} for name, values in scene.series.items()],
         "promql_expr_test": [
             {
