@@ -1,4 +1,4 @@
-"""`kvbudget dashboards`: Grafana dashboards, Prometheus rules with their tests, and a stack to run them, in a folder."""
+"""`kvbudget dashboards`: Grafana dashboards, Prometheus rules with their tests, and a stack, written into a folder."""
 
 import argparse
 import hashlib

@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 
 class Scene(NamedTuple):
-    """What Prometheus has seen, and which alerts fire then. `series`: values `step_minutes` apart, as promtool writes them.
+    """What Prometheus has seen, and which alerts fire then. `series`: values `step_minutes` apart, in promtool's form.
 
     `at`: when it is looked. `fired`: every alert that fires, as "NAME" or "NAME seen_by", in any order.
     """

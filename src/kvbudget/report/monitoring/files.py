@@ -4,16 +4,16 @@ from typing import Final
 
 from kvbudget.report.monitoring import stack
 from kvbudget.report.monitoring.gate_alerts import ROOM
-from kvbudget.report.monitoring.gate_panels import GATE
+from kvbudget.report.monitoring.gate_panels import GATE_BOARD
 from kvbudget.report.monitoring.grafana import grafana_json
 from kvbudget.report.monitoring.rule_files import RULES_FILE, rules_text, tests_texts
 from kvbudget.report.monitoring.service_alerts import SERVICE
 from kvbudget.report.monitoring.sglang_alerts import SGLANG_RULES
-from kvbudget.report.monitoring.sglang_panels import SGLANG
+from kvbudget.report.monitoring.sglang_panels import SGLANG_BOARD
 from kvbudget.report.monitoring.vllm_alerts import VLLM_RULES
-from kvbudget.report.monitoring.vllm_panels import VLLM
+from kvbudget.report.monitoring.vllm_panels import VLLM_BOARD
 
-DASHBOARDS: Final = (GATE, VLLM, SGLANG)
+DASHBOARDS: Final = (GATE_BOARD, VLLM_BOARD, SGLANG_BOARD)
 GROUPS: Final = (ROOM, SERVICE, VLLM_RULES, SGLANG_RULES)
 RUNBOOKS: Final = "docs/runbooks"  # of a checkout; whoever serves them elsewhere says where
 

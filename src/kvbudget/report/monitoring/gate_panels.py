@@ -6,9 +6,9 @@ Read at our own `/metrics` and vLLM 0.32's. `instance` is the gate's name of an 
 
 from typing import Final
 
+from kvbudget.report.monitoring.gate_detail import HEALTH, LATENCY, NEXT, TOKENS
 from kvbudget.report.monitoring.panel import (
     Dashboard,
-    Kind,
     Panel,
     Query,
     Row,
@@ -19,26 +19,24 @@ from kvbudget.report.monitoring.panel import (
     quantiles,
     share_of,
 )
+from kvbudget.report.monitoring.selectors import ENGINE, GATE
 
-_GATE: Final = 'gate=~"$gate"'
-_ENGINE: Final = f'{_GATE}, instance=~"$instance"'
-_VLLM: Final = 'instance=~"$engine"'
 # Refusals for want of room. The others say that a request is wrong, or that no engine is there.
 NO_ROOM: Final = "pool_full|queue_full|tenant_share|tenant_blocks|tenant_tokens|logprobs_full"
 
 
 def _of_pool(metric: str) -> str:
-    return f"max by (instance) ({metric}{{{_ENGINE}}} / kvbudget_pool_blocks{{{_ENGINE}}})"
+    return f"max by (instance) ({metric}{{{ENGINE}}} / kvbudget_pool_blocks{{{ENGINE}}})"
 
 
 def _blocks(metric: str) -> str:
     """Of all engines; replicas of the gate that tell of the same engine count once."""
-    return f"sum(max by (instance) ({metric}{{{_ENGINE}}}))"
+    return f"sum(max by (instance) ({metric}{{{ENGINE}}}))"
 
 
 _FREE: Final = (
-    f"sum(max by (instance) (clamp_min(kvbudget_pool_blocks{{{_ENGINE}}} - kvbudget_margin_blocks{{{_ENGINE}}}"
-    f" - kvbudget_ledger_reserved_blocks{{{_ENGINE}}} - kvbudget_taken_blocks{{{_ENGINE}}}, 0)))"
+    f"sum(max by (instance) (clamp_min(kvbudget_pool_blocks{{{ENGINE}}} - kvbudget_margin_blocks{{{ENGINE}}}"
+    f" - kvbudget_ledger_reserved_blocks{{{ENGINE}}} - kvbudget_taken_blocks{{{ENGINE}}}, 0)))"
 )
 
 _NOW: Final = Row(
@@ -63,7 +61,7 @@ _NOW: Final = Row(
             "Waiting for room",
             "Requests in the gate's queue.",
             Unit.WHOLE,
-            f"sum(kvbudget_queue_requests{{{_GATE}}})",
+            f"sum(kvbudget_queue_requests{{{GATE}}})",
             levels=(1, 50),
         ),
         figure(
@@ -71,8 +69,8 @@ _NOW: Final = Row(
             "Share of all requests. Those that were wrong in themselves do not count. 0 also when nothing arrives.",
             Unit.SHARE,
             share_of(
-                per_second("kvbudget_refusals_total", f'{_GATE}, reason=~"{NO_ROOM}|deadline"'),
-                per_second("kvbudget_requests_total", _GATE),
+                per_second("kvbudget_refusals_total", f'{GATE}, reason=~"{NO_ROOM}|deadline"'),
+                per_second("kvbudget_requests_total", GATE),
             ),
             levels=(0.01, 0.05),
         ),
@@ -80,14 +78,14 @@ _NOW: Final = Row(
             "Engines that are down",
             "Engines that do not answer or make no progress.",
             Unit.WHOLE,
-            f"sum(1 - max by (instance) (kvbudget_backend_up{{{_ENGINE}}}))",
+            f"sum(1 - max by (instance) (kvbudget_backend_up{{{ENGINE}}}))",
             levels=(1, 1),
         ),
         figure(
             "Full within 30 minutes",
             "Chance that the demand of an engine reaches 95 % of its pool within half an hour.",
             Unit.SHARE,
-            f"max(kvbudget_forecast_saturation_probability{{{_ENGINE}}})",
+            f"max(kvbudget_forecast_saturation_probability{{{ENGINE}}})",
             levels=(0.3, 0.5),
         ),
     ),
@@ -104,7 +102,7 @@ _POOL: Final = Row(
             (
                 Query(_of_pool("kvbudget_held_blocks"), "{{instance}} held"),
                 Query(
-                    f"sum by (instance) (kvbudget_sequences{{{_ENGINE}}})", "{{instance}} sequences", right=Unit.WHOLE
+                    f"sum by (instance) (kvbudget_sequences{{{ENGINE}}})", "{{instance}} sequences", right=Unit.WHOLE
                 ),
             ),
             levels=(0.85, 0.95),
@@ -133,8 +131,8 @@ _POOL: Final = Row(
             Unit.WHOLE,
             (
                 Query(
-                    f"max by (instance) (clamp_min(kvbudget_ledger_reserved_blocks{{{_ENGINE}}}"
-                    f" - kvbudget_held_blocks{{{_ENGINE}}}, 0))",
+                    f"max by (instance) (clamp_min(kvbudget_ledger_reserved_blocks{{{ENGINE}}}"
+                    f" - kvbudget_held_blocks{{{ENGINE}}}, 0))",
                     "{{instance}}",
                 ),
             ),
@@ -145,8 +143,8 @@ _POOL: Final = Row(
             Unit.SHARE,
             (
                 Query(
-                    f"sum by (instance) (kvbudget_sequences{{{_ENGINE}}})"
-                    f" / max by (instance) (kvbudget_sequence_limit{{{_ENGINE}}})",
+                    f"sum by (instance) (kvbudget_sequences{{{ENGINE}}})"
+                    f" / max by (instance) (kvbudget_sequence_limit{{{ENGINE}}})",
                     "{{instance}}",
                 ),
             ),
@@ -157,7 +155,7 @@ _POOL: Final = Row(
             "Held elsewhere",
             "Blocks held in the engine by what did not come through this gate.",
             Unit.WHOLE,
-            (Query(f"max by (instance) (kvbudget_elsewhere_blocks{{{_ENGINE}}})", "{{instance}}"),),
+            (Query(f"max by (instance) (kvbudget_elsewhere_blocks{{{ENGINE}}})", "{{instance}}"),),
         ),
     ),
 )
@@ -170,29 +168,29 @@ _QUEUE: Final = Row(
             "Requests that wait for room and, dashed on the right, their tokens.",
             Unit.WHOLE,
             (
-                Query(f"sum(kvbudget_queue_requests{{{_GATE}}})", "requests"),
-                Query(f"sum(kvbudget_queue_tokens{{{_GATE}}})", "tokens", right=Unit.NUMBER),
+                Query(f"sum(kvbudget_queue_requests{{{GATE}}})", "requests"),
+                Query(f"sum(kvbudget_queue_tokens{{{GATE}}})", "tokens", right=Unit.NUMBER),
             ),
         ),
         Panel(
             "Wait for room",
             "How long forwarded requests waited at the gate.",
             Unit.SECONDS,
-            quantiles("kvbudget_queue_seconds", _GATE),
+            quantiles("kvbudget_queue_seconds", GATE),
         ),
         Panel(
             "Refusals by reason",
             "Per second. pool_full, queue_full, deadline: no room. tenant_*: a tenant's own limit. context_exceeded,"
             " never_fits, bad_request: the request is wrong. no_backend, engine_busy: look at the engine.",
             Unit.PER_SECOND,
-            (Query(per_second("kvbudget_refusals_total", _GATE, "reason"), "{{reason}}"),),
+            (Query(per_second("kvbudget_refusals_total", GATE, "reason"), "{{reason}}"),),
             stacked=True,
         ),
         Panel(
             "Outcomes",
             "How requests ended, per second.",
             Unit.PER_SECOND,
-            (Query(per_second("kvbudget_requests_total", _GATE, "outcome"), "{{outcome}}"),),
+            (Query(per_second("kvbudget_requests_total", GATE, "outcome"), "{{outcome}}"),),
             stacked=True,
         ),
         Panel(
@@ -201,8 +199,8 @@ _QUEUE: Final = Row(
             " would have refused. Per second.",
             Unit.PER_SECOND,
             (
-                Query(per_second("kvbudget_retries_total", _GATE), "tried again"),
-                Query(f"{per_second('kvbudget_shadow_refusals_total', _GATE)} or vector(0)", "shadow"),
+                Query(per_second("kvbudget_retries_total", GATE), "tried again"),
+                Query(f"{per_second('kvbudget_shadow_refusals_total', GATE)} or vector(0)", "shadow"),
             ),
         ),
         Panel(
@@ -211,7 +209,7 @@ _QUEUE: Final = Row(
             Unit.WHOLE,
             (
                 Query(
-                    f'topk(10, sum by (tenant) (kvbudget_reserved_blocks{{{_ENGINE}, tenant=~"$tenant"}}))',
+                    f'topk(10, sum by (tenant) (kvbudget_reserved_blocks{{{ENGINE}, tenant=~"$tenant"}}))',
                     "{{tenant}}",
                 ),
             ),
@@ -220,211 +218,7 @@ _QUEUE: Final = Row(
     ),
 )
 
-_TOKENS: Final = Row(
-    "Tokens",
-    (
-        Panel(
-            "Tokens",
-            "Per second: prompts as counted, answers as the engine told.",
-            Unit.NUMBER,
-            (
-                Query(per_second("kvbudget_prompt_tokens_sum", _GATE), "prompt"),
-                Query(per_second("kvbudget_output_tokens_sum", _GATE), "output"),
-            ),
-            width=6,
-        ),
-        Panel(
-            "Prompt lengths",
-            "Tokens of counted prompts.",
-            Unit.NUMBER,
-            quantiles("kvbudget_prompt_tokens", _GATE),
-            width=6,
-        ),
-        Panel(
-            "Output lengths",
-            "Tokens of finished answers. What policy learned learns from.",
-            Unit.NUMBER,
-            quantiles("kvbudget_output_tokens", _GATE),
-            width=6,
-        ),
-        Panel(
-            "Token drift",
-            "Share of prompt tokens by which our exact counts and the engine's usage differ. Anything over 0 is a wrong"
-            " tokenizer or chat template.",
-            Unit.SHARE,
-            (
-                Query(
-                    share_of(
-                        per_second("kvbudget_token_drift_total", _GATE),
-                        per_second("kvbudget_prompt_tokens_sum", _GATE),
-                    ),
-                    "drift",
-                ),
-            ),
-            levels=(0.0001, 0.001),
-            width=6,
-        ),
-    ),
-)
-
-_LATENCY: Final = Row(
-    "Latency, and the engines by their own metrics (vLLM's names)",
-    (
-        Panel(
-            "Time to first token",
-            "By the engine, so without the wait at the gate.",
-            Unit.SECONDS,
-            quantiles("vllm:time_to_first_token_seconds", _VLLM),
-        ),
-        Panel(
-            "Time between tokens",
-            "By the engine. A p99 far over the p50: preemptions, or long prefills among the decodes.",
-            Unit.SECONDS,
-            quantiles("vllm:inter_token_latency_seconds", _VLLM),
-        ),
-        Panel(
-            "The gate's own time",
-            "From the last byte of a request to its forwarding without the queue, and of that the counting.",
-            Unit.SECONDS,
-            (
-                *quantiles("kvbudget_overhead_seconds", _GATE)[1:],
-                *[
-                    query._replace(legend=f"counting {query.legend}")
-                    for query in quantiles("kvbudget_count_seconds", _GATE)[1:]
-                ],
-            ),
-        ),
-        Panel(
-            "Preemptions",
-            "Per second. Behind the gate they should be near 0: each one computes a request's tokens twice.",
-            Unit.PER_SECOND,
-            (Query(per_second("vllm:num_preemptions_total", _VLLM, "instance"), "{{instance}}"),),
-        ),
-        Panel(
-            "Prefix cache",
-            "Share of prompt tokens that the engine found in its prefix cache and, dashed, how many it looked up.",
-            Unit.SHARE,
-            (
-                Query(
-                    share_of(
-                        per_second("vllm:prefix_cache_hits_total", _VLLM),
-                        per_second("vllm:prefix_cache_queries_total", _VLLM),
-                    ),
-                    "hits",
-                ),
-                Query(
-                    per_second("vllm:prefix_cache_queries_total", _VLLM), "tokens looked up per s", right=Unit.NUMBER
-                ),
-            ),
-            most=1.0,
-        ),
-        Panel(
-            "Waiting inside the engines",
-            "Requests that the engine itself lets wait. Behind the gate: near 0, as the gate's queue is the fair one.",
-            Unit.WHOLE,
-            (
-                Query(f"sum by (instance) (vllm:num_requests_running{{{_VLLM}}})", "{{instance}} running"),
-                Query(f"sum by (instance) (vllm:num_requests_waiting{{{_VLLM}}})", "{{instance}} waiting"),
-            ),
-        ),
-    ),
-)
-
-_NEXT: Final = Row(
-    "What is wrong, and what comes",
-    (
-        Panel(
-            "Findings",
-            "What kvbudget diagnose finds on the engines behind this gate, while it holds.",
-            Unit.NUMBER,
-            (
-                Query(
-                    f"max by (instance, code) (kvbudget_finding{{{_ENGINE}}})",
-                    "{{instance}} {{code}}",
-                ),
-            ),
-            Kind.STATES,
-            levels=(1, 1),
-        ),
-        Panel(
-            "Demand and its forecast",
-            "Tokens that all who came would hold: admitted, queued and refused. No engine's metrics have it. The bounds"
-            " are those of the next 30 minutes.",
-            Unit.NUMBER,
-            (
-                Query(f"sum by (instance) (kvbudget_demand_tokens{{{_ENGINE}}})", "{{instance}} now"),
-                Query(
-                    f"max by (instance, bound) (kvbudget_forecast_demand_tokens{{{_ENGINE}}})",
-                    "{{instance}} {{bound}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Chance to be full within 30 minutes",
-            "Over a half: the alarm.",
-            Unit.SHARE,
-            (
-                Query(
-                    f"max by (instance) (kvbudget_forecast_saturation_probability{{{_ENGINE}}})",
-                    "{{instance}}",
-                ),
-            ),
-            levels=(0.3, 0.5),
-            most=1.0,
-        ),
-    ),
-)
-
-_HEALTH: Final = Row(
-    "The gate's own health",
-    (
-        Panel(
-            "Instances",
-            "Up, drained by an operator, ejected after failures in a row.",
-            Unit.NUMBER,
-            (
-                Query(f"max by (instance) (kvbudget_backend_up{{{_ENGINE}}})", "{{instance}} up"),
-                Query(f"max by (instance) (kvbudget_instance_draining{{{_ENGINE}}})", "{{instance}} draining"),
-                Query(f"max by (instance) (kvbudget_instance_ejected{{{_ENGINE}}})", "{{instance}} ejected"),
-            ),
-            most=1.0,
-            width=6,
-        ),
-        Panel(
-            "Must stay at zero",
-            "Misuses of the ledger (each is a bug) and lines of the access log that were lost, within 5 minutes.",
-            Unit.WHOLE,
-            (
-                Query(f"sum(increase(kvbudget_ledger_errors_total{{{_GATE}}}[5m]))", "ledger errors"),
-                Query(f"sum(increase(kvbudget_access_log_lost_total{{{_GATE}}}[5m]))", "log lines lost"),
-            ),
-            width=6,
-        ),
-        Panel(
-            "Policy learned",
-            "Answers that it knows by now and, dashed, standard deviations that preemptions have added to its margin.",
-            Unit.WHOLE,
-            (
-                Query(f"max by (instance) (kvbudget_learned_answers{{{_ENGINE}}})", "{{instance}} answers"),
-                Query(
-                    f"max by (instance) (kvbudget_learned_margin{{{_ENGINE}}})",
-                    "{{instance}} added",
-                    right=Unit.NUMBER,
-                ),
-            ),
-            width=6,
-        ),
-        Panel(
-            "Shared prompts",
-            "Blocks of prompts that several requests hold and that are charged once.",
-            Unit.WHOLE,
-            (Query(f"max by (instance) (kvbudget_shared_prefix_blocks{{{_ENGINE}}})", "{{instance}}"),),
-            width=6,
-        ),
-    ),
-)
-
-GATE: Final = Dashboard(
+GATE_BOARD: Final = Dashboard(
     "kvbudget-gate",
     "kvbudget: the gate and its engines",
     "What is promised, what is held, who waits and why. Made by kvbudget dashboards.",
@@ -434,5 +228,5 @@ GATE: Final = Dashboard(
         Variable("tenant", "Tenant", "kvbudget_reserved_blocks", "tenant"),
         Variable("engine", "Engine, as Prometheus calls it", "vllm:num_requests_running", "instance"),
     ),
-    (_NOW, _POOL, _QUEUE, _TOKENS, _LATENCY, _NEXT, _HEALTH),
+    (_NOW, _POOL, _QUEUE, TOKENS, LATENCY, NEXT, HEALTH),
 )

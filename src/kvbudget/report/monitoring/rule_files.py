@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from kvbudget.report.monitoring.alert import Alert, Group, Scene
 
@@ -24,7 +24,7 @@ class _Literal(str):
     __slots__ = ()
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     def ignore_aliases(self, data: Any) -> bool:
         """A label set that comes twice is written twice."""
         return True

@@ -1,4 +1,4 @@
-"""Decides when the gate itself, or what is behind it, is not well: down, failing, slow, misused; and what is to come."""
+"""Decides when the gate itself, or what is behind it, is not well (down, failing, slow), and what comes."""
 
 from typing import Final
 
@@ -163,7 +163,10 @@ _OWN: Final = (
               ("KvbudgetAccessLogLost",)),
         "Gate g1 lost 450 lines of its access log within 15 minutes.",
         {"gate": "g1"},
-        (Scene("it was full yesterday", {'kvbudget_access_log_lost_total{gate="g1", instance="g1"}': "900x60"}, "50m"),),
+        (
+            Scene("it was full yesterday", {'kvbudget_access_log_lost_total{gate="g1", instance="g1"}': "900x60"},
+                  "50m"),
+        ),
     ),
     Alert(
         "KvbudgetScrapeLabels",
@@ -225,7 +228,10 @@ _COMING: Final = (
               ("KvbudgetFinding",)),
         "kvbudget diagnose finds prefix_cache_below_block at engine e1.",
         {**_LABELS, "code": "prefix_cache_below_block"},
-        (Scene("all is well", _finding("healthy"), "13m"), Scene("too little is known", _finding("insufficient_data"), "13m")),
+        (
+            Scene("all is well", _finding("healthy"), "13m"),
+            Scene("too little is known", _finding("insufficient_data"), "13m"),
+        ),
     ),
 )  # fmt: skip
 

@@ -134,7 +134,8 @@ _ALERTS: Final = (
         "instance_model:sglang_retractions:rate5m > 0.02\n"
         "and instance_model:sglang_retractions:rate5m > 0.05 * instance_model:sglang_finished:rate5m",
         5,
-        "{{ $labels.instance }} retracts {{ $value | printf \"%.2f\" }} requests a second, over 5 % of what it finishes.",
+        "{{ $labels.instance }} retracts {{ $value | printf \"%.2f\" }} requests a second, over 5 %"
+        " of what it finishes.",
         "Retracted requests are computed again from their first token.",
         "Free: --schedule-conservativeness 1.3, or a gate before it.",
         Scene("30 retractions a minute beside 60 answers", _retracted("0+30x40", "0+60x40"), "13m",

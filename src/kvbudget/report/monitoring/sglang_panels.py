@@ -190,7 +190,7 @@ _WORK: Final = Row(
     ),
 )
 
-SGLANG: Final = Dashboard(
+SGLANG_BOARD: Final = Dashboard(
     "kvbudget-sglang",
     "kvbudget: an SGLang by itself",
     "KV pools, queue, retractions and latency of SGLang. Made by kvbudget dashboards.",

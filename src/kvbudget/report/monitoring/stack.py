@@ -1,4 +1,4 @@
-"""Decides how gate, engine, Prometheus and Grafana are wired together where there is Docker, and how the gate is scraped.
+"""Decides how gate, engine, Prometheus and Grafana are wired together where there is Docker, and how all is scraped.
 
 The gate's metrics carry a label `instance` of their own: its name of an engine. Prometheus would rename that to
 exported_instance, so the scrape has honor_labels, and says in `gate` which process told.
@@ -13,11 +13,12 @@ PROMETHEUS_IMAGE: Final = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE: Final = "grafana/grafana:12.1.0"
 VLLM_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 _SCRAPE_INTERVAL: Final = "5s"
+_ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - inside of the stack's own network
 MADE: Final = "# Made by `kvbudget dashboards`.\n"
 
 
 def scrape_configs(gates: list[str], engines: dict[str, Any]) -> list[dict[str, Any]]:
-    """The two jobs. `gates`: admin ports, HOST:PORT. `engines`: how to find them (static_configs, dns_sd_configs, ...)."""
+    """The two jobs. `gates`: admin ports, HOST:PORT. `engines`: how to find them (static_configs, ...)."""
     return [
         {
             "job_name": "kvbudget",
@@ -43,7 +44,7 @@ def prometheus_text() -> str:
         "scrape_configs": scrape_configs(["gate:8801"], engines),
     }
     head = (
-        f"{MADE}# If the gate has KVBUDGET_ADMIN_TOKEN, job kvbudget needs `authorization: {{credentials_file: ...}}`.\n"
+        f"{MADE}# With KVBUDGET_ADMIN_TOKEN set, job kvbudget needs `authorization: {{credentials_file: ...}}`.\n"
         "# Elsewhere: keep honor_labels and the label `gate`; list your own targets.\n"
     )
     return head + yaml_text(document)
@@ -66,7 +67,7 @@ def compose_text() -> str:
         "engine": {
             **kvbudget,
             "entrypoint": ["/opt/kvbudget/bin/kvbudget", "engine"],
-            "command": ["--host", "0.0.0.0", "--num-blocks", "2049", "--step-cost", "0.02"],
+            "command": ["--host", _ALL_ADDRESSES, "--num-blocks", "2049", "--step-cost", "0.02"],
         },
         "vllm": {
             "image": VLLM_IMAGE,
@@ -101,7 +102,7 @@ def compose_text() -> str:
         "#   KVBUDGET_BACKEND=http://vllm:8000 docker compose --profile vllm up -d --build    # before a real vLLM\n"
         "# Outside of a checkout of kvbudget, KVBUDGET_SOURCE says where one is (its image is built from it).\n"
     )
-    volumes = {"gate-state": {}, "hub": {}, "prometheus-data": {}}
+    volumes: dict[str, dict[str, str]] = {"gate-state": {}, "hub": {}, "prometheus-data": {}}
     return head + yaml_text({"name": "kvbudget", "services": services, "volumes": volumes})
 
 

@@ -78,7 +78,8 @@ _RECORDS: Final = (
 
 # Somebody waits for capacity all the time, something runs, and the pool has room.
 _QUEUE_BESIDE_FREE_POOL: Final = (
-    f'and on (instance, model_name, engine) (min_over_time(vllm:num_requests_waiting_by_reason{{reason="capacity"}}[5m])'
+    "and on (instance, model_name, engine)"
+    ' (min_over_time(vllm:num_requests_waiting_by_reason{reason="capacity"}[5m])'
     " > 0)\nand on (instance, model_name, engine) (max_over_time(vllm:kv_cache_usage_perc[5m]) < 0.9)\n"
     "and on (instance, model_name, engine) (min_over_time(vllm:num_requests_running[5m]) > 0)"
 )
@@ -112,7 +113,8 @@ _ROOM: Final = (
         "instance_model:vllm_preemptions:rate5m > 0.02\n"
         "and instance_model:vllm_preemptions:rate5m > 0.05 * instance_model:vllm_finished:rate5m",
         5,
-        "{{ $labels.instance }} preempts {{ $value | printf \"%.2f\" }} requests a second, over 5 % of what it finishes.",
+        "{{ $labels.instance }} preempts {{ $value | printf \"%.2f\" }} requests a second, over 5 %"
+        " of what it finishes.",
         "Preempted requests are computed again from their first token: throughput falls and gaps of seconds appear.",
         "Free: fewer --max-num-seqs, or a gate before it; a margin of 2 to 5 % of the pool raises throughput.",
         Scene("30 preemptions a minute beside 60 answers", _preempted("0+30x30", "0+60x30"), "13m",
@@ -177,7 +179,10 @@ _ROOM: Final = (
               ("KvbudgetDeferred vllm",)),
         "At least 12 requests wait at e1:8000 for something else than room.",
         _RANK,
-        (Scene("a grammar was compiled for a minute", engine("0.3x90", "8x90", "2x90", deferred="0x10 2 0x80"), "13m"),),
+        (
+            Scene("a grammar was compiled for a minute",
+                  engine("0.3x90", "8x90", "2x90", deferred="0x10 2 0x80"), "13m"),
+        ),
         "deferred",
     ),
 )  # fmt: skip
@@ -313,7 +318,8 @@ _MONEY: Final = (
         f"and max {_BY_MODEL} (vllm:kv_cache_usage_perc offset 1d) >= 0\n"
         f"and sum {_BY_MODEL} (increase(vllm:request_success_total[1d])) > 1000",
         60,
-        "{{ $labels.instance }} never held more than {{ $value | humanizePercentage }} of its KV pool in a day of work.",
+        "{{ $labels.instance }} never held more than {{ $value | humanizePercentage }} of its KV pool in a day"
+        " of work.",
         "The pool is far larger than what is asked of it.",
         "Money: a smaller card, a longer context, more models on it; kvbudget plan tells what fits.",
         Scene("18 % at the most, all day",

@@ -308,7 +308,7 @@ _PREFIX: Final = Row(
     ),
 )
 
-VLLM: Final = Dashboard(
+VLLM_BOARD: Final = Dashboard(
     "kvbudget-vllm",
     "kvbudget: a vLLM by itself",
     "KV pool, queue, preemptions and latency of vLLM 0.32. Made by kvbudget dashboards.",
