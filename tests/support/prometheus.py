@@ -22,7 +22,7 @@ START_S = 60.0
 STOP_S = 20.0
 _LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 # A metric's name and, if they follow, its matchers; our prefixes only.
-_SELECTOR = re.compile(r"((?:vllm:|kvbudget_|sglang:|up\b)[\w:]*)\s*(?:\{([^}]*)\})?")
+_SELECTOR = re.compile(r"(?<![\w:])((?:vllm:|kvbudget_|sglang:|up\b)[\w:]*)\s*(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"')
 _GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 
@@ -56,12 +56,9 @@ class Series(NamedTuple):
 
 def series_in(promql: str) -> list[Series]:
     """Every metric that a query asks for, recorded ones left out (their names begin with what they are kept by)."""
-    found = []
-    for match in _SELECTOR.finditer(promql):
-        if match.start() and promql[match.start() - 1] in ":_" or promql[match.start() - 1 : match.start()].isalnum():
-            continue  # the middle of a recorded name
-        found.append(Series(match[1], frozenset(_MATCHER.findall(match[2] or ""))))
-    return found
+    return [
+        Series(match[1], frozenset(_MATCHER.findall(match[2] or ""))) for match in _SELECTOR.finditer(promql)
+    ]
 
 
 def grouping_in(promql: str) -> set[str]:

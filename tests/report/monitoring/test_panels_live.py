@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes our gate and its embedded engine under load: every panel of the gate's dashboard has data."""
+"""A real Prometheus scrapes our gate and its embedded engine under load: every panel of the gate has data."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -103,8 +103,8 @@ class Looked(NamedTuple):
 
 def _look(folder: Path, config: dict[str, Any]) -> Looked:
     with running_prometheus(folder, config) as prometheus:
-        prometheus.wait_for(f'min(count_over_time(kvbudget_pool_blocks[1m])) >= {SCRAPES}')
-        prometheus.wait_for(f'min(count_over_time(vllm:num_requests_running[1m])) >= {SCRAPES}')
+        prometheus.wait_for(f"min(count_over_time(kvbudget_pool_blocks[1m])) >= {SCRAPES}")
+        prometheus.wait_for(f"min(count_over_time(vllm:num_requests_running[1m])) >= {SCRAPES}")
         empty = [
             f"{panel.title}: {query.promql}"
             for panel in GATE_BOARD.panels
