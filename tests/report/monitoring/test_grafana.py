@@ -96,8 +96,8 @@ def test_counters_are_asked_for_by_their_rate_and_quantiles_over_added_buckets(b
             assert re.search(r"sum by \((?:[\w, ]+, )?le\) \(rate\(", promql), promql
 
 
-@pytest.mark.parametrize(("board", "wanted"), zip(DASHBOARDS, (30, 24, 14), strict=True), ids=lambda one: str(one)[:9])
-def test_nothing_was_lost_on_the_way(board: Dashboard, wanted: int) -> None:
+@boards
+def test_nothing_was_lost_on_the_way(board: Dashboard) -> None:
     drawn = [panel for panel in model(board)["panels"] if panel["type"] != "row"]
-    assert len(drawn) == len(board.panels) >= wanted
+    assert len(drawn) == len(board.panels) > 10
     assert [target["expr"] for panel in drawn for target in panel["targets"]] == asked(board)

@@ -1,14 +1,13 @@
 """A real Prometheus scrapes our gate and its embedded engine under load: every panel of the gate has data."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from prometheus import filled_in, running_prometheus, series_in
 
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.engine.server import start_engine
@@ -20,6 +19,7 @@ from kvbudget.report.monitoring.files import GROUPS
 from kvbudget.report.monitoring.gate_panels import GATE_BOARD
 from kvbudget.report.monitoring.rule_files import RULES_FILE, rules_text
 from kvbudget.report.monitoring.stack import scrape_configs
+from prometheus import bare, filled_in, running_prometheus, series_in
 
 SCRAPES = 5
 CLIENTS = 16
@@ -75,6 +75,12 @@ async def _client(http: httpx.AsyncClient, number: int) -> None:
 def test_no_panel_of_the_gate_is_empty_and_every_rule_can_be_computed(tmp_path: Path) -> None:
     async def run() -> Looked:
         async with gate_under_load() as service:
+            loop = asyncio.get_running_loop()
+            service.gateway.set_shadow(True)
+
+            def leave_shadow() -> None:
+                loop.call_soon_threadsafe(service.gateway.set_shadow, False)
+
             engines = {"static_configs": [{"targets": [_address(service.backend.url)]}]}
             config = {
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -82,7 +88,7 @@ def test_no_panel_of_the_gate_is_empty_and_every_rule_can_be_computed(tmp_path: 
                 "scrape_configs": scrape_configs([_address(service.admin_url)], engines),
             }
             (tmp_path / RULES_FILE).write_text(rules_text(GROUPS, "runbooks"))
-            return await asyncio.to_thread(_look, tmp_path, config)
+            return await asyncio.to_thread(_look, tmp_path, config, leave_shadow)
 
     looked = asyncio.run(run())
     assert looked.empty == []
@@ -101,16 +107,20 @@ class Looked(NamedTuple):
     alerts: list[str]
 
 
-def _look(folder: Path, config: dict[str, Any]) -> Looked:
+def _look(folder: Path, config: dict[str, Any], leave_shadow: Callable[[], object]) -> Looked:
+    """`leave_shadow`: from then on the gate refuses."""
     with running_prometheus(folder, config) as prometheus:
         prometheus.wait_for(f"min(count_over_time(kvbudget_pool_blocks[1m])) >= {SCRAPES}")
+        prometheus.wait_for("kvbudget_shadow_refusals_total > 0")
+        leave_shadow()
+        prometheus.wait_for('sum(rate(kvbudget_refusals_total{reason="queue_full"}[5s])) > 0')
         prometheus.wait_for(f"min(count_over_time(vllm:num_requests_running[1m])) >= {SCRAPES}")
         empty = [
             f"{panel.title}: {query.promql}"
             for panel in GATE_BOARD.panels
             for query in panel.queries
             if AWAITED.isdisjoint(series.name for series in series_in(query.promql))
-            and prometheus.empty(filled_in(query.promql, RATE_INTERVAL))
+            and prometheus.empty(filled_in(bare(query.promql), RATE_INTERVAL))
         ]
         rules = prometheus.rules()
         return Looked(

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from prometheus import promtool
 
 from kvbudget.cli.engine import add_arguments
 from kvbudget.report.monitoring.files import monitoring_files
 from kvbudget.report.monitoring.rule_files import RULES_FILE
+from prometheus import promtool
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = monitoring_files()

@@ -71,3 +71,8 @@ class Group(NamedTuple):
     name: str
     records: tuple[Record, ...]
     alerts: tuple[Alert, ...]
+
+    @property
+    def rules(self) -> list[Record | Alert]:
+        """All of them, in the order in which they are computed."""
+        return [*self.records, *self.alerts]

@@ -48,7 +48,6 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "type": "query",
         "datasource": _SOURCE,
         "query": {"qryType": 1, "query": query, "refId": f"values-of-{variable.name}"},
-        "definition": query,
         "refresh": 2,  # with the time range: engines come and go
         "sort": 1,
         "multi": True,
@@ -109,7 +108,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": panel.unit.value, "thresholds": _thresholds(panel.levels)}
     if panel.unit is Unit.SHARE or panel.kind is Kind.LINES:
         defaults["min"] = 0
-    if panel.most is not None:
+    if panel.most is not None and not _two_axes(panel):
         defaults["max"] = panel.most
     if panel.kind is Kind.LINES:
         defaults["color"] = {"mode": "palette-classic"}
@@ -146,11 +145,12 @@ def _overrides(panel: Panel) -> list[dict[str, Any]]:
             properties += [
                 {"id": "custom.axisPlacement", "value": "right"},
                 {"id": "unit", "value": query.right.value},
-                {"id": "max", "value": None},
                 {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [6, 4]}},
                 {"id": "custom.fillOpacity", "value": 0},
                 {"id": "custom.thresholdsStyle", "value": {"mode": "off"}},
             ]
+        elif panel.most is not None and _two_axes(panel):
+            properties.append({"id": "max", "value": panel.most})
         if query.line:
             properties += [
                 {"id": "custom.stacking", "value": {"mode": "none", "group": "A"}},
@@ -161,6 +161,11 @@ def _overrides(panel: Panel) -> list[dict[str, Any]]:
             matcher = {"id": "byFrameRefID", "options": chr(ord("A") + index)}
             made.append({"matcher": matcher, "properties": properties})
     return made
+
+
+def _two_axes(panel: Panel) -> bool:
+    """Then the end of the left axis is said query by query: as a default it would hold for the right one."""
+    return any(query.right is not None for query in panel.queries)
 
 
 def _options(panel: Panel) -> dict[str, Any]:

@@ -174,7 +174,10 @@ _WORK: Final = Row(
             Unit.PER_SECOND,
             (
                 Query(_total_rate("num_requests_total"), "{{instance}} finished"),
-                Query(f"{_total_rate('num_aborted_requests_total')} or vector(0)", "aborted"),
+                Query(
+                    f"sum(rate(sglang:num_aborted_requests_total{{{_SELECTED}}}[$__rate_interval])) or vector(0)",
+                    "aborted",
+                ),
             ),
         ),
         Panel(

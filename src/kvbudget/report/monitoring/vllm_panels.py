@@ -112,17 +112,16 @@ _POOL: Final = Row(
             (Query(per_second("vllm:num_preemptions_total", _SELECTED, "instance"), "{{instance}}"),),
         ),
         Panel(
-            "Requests that were preempted",
-            "Share of the finished requests that were preempted at least once.",
-            Unit.SHARE,
+            "Preemptions of a request",
+            "Mean over the requests that finished lately; the smallest bucket of the histogram is 1, so no share is told.",
+            Unit.NUMBER,
             (
                 Query(
-                    "1 - "
-                    + per_second("vllm:request_num_preemptions_bucket", f'{_SELECTED}, le=~"0|0.0"')
-                    + " / ("
-                    + per_second("vllm:request_num_preemptions_count", _SELECTED)
-                    + " > 0) or vector(0)",
-                    "preempted",
+                    share_of(
+                        per_second("vllm:request_num_preemptions_sum", _SELECTED),
+                        per_second("vllm:request_num_preemptions_count", _SELECTED),
+                    ),
+                    "preemptions of a request",
                 ),
             ),
         ),
@@ -148,7 +147,7 @@ _LATENCY: Final = Row(
         ),
         Panel(
             "Time between tokens",
-            "Of streams. (Older versions: time_per_output_token.)",
+            "Of streams. Older versions call it time_per_output_token.",
             Unit.SECONDS,
             quantiles("vllm:inter_token_latency_seconds", _SELECTED),
         ),
