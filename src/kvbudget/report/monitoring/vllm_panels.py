@@ -113,7 +113,7 @@ _POOL: Final = Row(
         ),
         Panel(
             "Preemptions of a request",
-            "Mean over the requests that finished lately; the smallest bucket of the histogram is 1, so no share is told.",
+            "Mean over the requests that finished lately. The histogram cannot tell 0 from 1: its first bucket is 1.",
             Unit.NUMBER,
             (
                 Query(
