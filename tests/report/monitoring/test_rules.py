@@ -18,7 +18,7 @@ ALERTS = [alert for group in GROUPS for alert in group.alerts]
 PAGES = ROOT / "docs" / "runbooks"
 # Of kvbudget diagnose, and of `forecast`.
 CODES = {"", "pool_full", "budget_full", "seqs_full", "stuck", "compute_bound", "deferred", "over_provisioned",
-         "prefix_cache_too_small", "engine_rejecting", "forecast"}  # fmt: skip
+         "bypass", "sub_pool_full", "rank_imbalance", "engine_rejecting", "forecast"}  # fmt: skip
 
 
 @pytest.fixture

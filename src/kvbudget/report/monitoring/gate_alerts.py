@@ -206,6 +206,7 @@ _ROOM: Final = (
         "30% of the pool of engine e1 is held by requests that did not come through the gate.",
         _LABELS,
         (Scene("a health check holds a few blocks", pool(held=310, promised=300, waiting=0, elsewhere=10), "13m"),),
+        "bypass",
     ),
 )
 

@@ -126,6 +126,7 @@ _ALERTS: Final = (
             Scene("states at 100 %, attention at 10 %", _pools("0.1x40", "0x40", "1x40"), "13m",
                   ("KvbudgetSubPoolFull",)),
         ),
+        "sub_pool_full",
     ),
     Alert(
         "KvbudgetPreempting",

@@ -267,6 +267,7 @@ _TROUBLE: Final = (
                   {f"vllm:kv_cache_usage_perc{{{_OF}, engine=\"{rank}\"}}": f"{usage}x40"
                    for rank, usage in (("0", 0.7), ("1", 0.5))}, "30m"),
         ),
+        "rank_imbalance",
     ),
 )  # fmt: skip
 
@@ -308,7 +309,6 @@ _MONEY: Final = (
         "Prefix cache hits of e1:8000 fell to 10%, less than half of the day's.",
         _MODEL,
         (Scene("60 %, then 40 %", _prefix("0+50000x78", "0+30000x66 1980000+20000x12"), "760m", (), 10),),
-        "prefix_cache_too_small",
     ),
     Alert(
         "KvbudgetOverProvisioned",
