@@ -99,6 +99,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=100)
 
 
+class _Overview(_Help):
+    """Of all commands, one a line: argparse leaves out how far they are indented, and would break after a long name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, COMMANDS)) + 4
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 good, 1 finding, 2 usage or unsupported. `argv` None: this is the whole process."""
     if argv is not None:
@@ -171,7 +179,7 @@ def _without_command(argv: list[str]) -> NoReturn:
         prog="kvbudget",
         description="One accounting for the KV cache of self-hosted LLM servers.",
         epilog="kvbudget COMMAND --help shows flags and examples.",
-        formatter_class=_Help,
+        formatter_class=_Overview,
     )
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
