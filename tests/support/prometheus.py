@@ -22,7 +22,7 @@ START_S = 60.0
 STOP_S = 20.0
 _LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 # A metric's name and, if they follow, its matchers; our prefixes only.
-_SELECTOR = re.compile(r"(?<![\w:])((?:vllm:|kvbudget_|sglang:|up\b)[\w:]*)\s*(?:\{([^}]*)\})?")
+_SELECTOR = re.compile(r'(?<![\w:])((?:vllm:|kvbudget_|sglang:|up\b)[\w:]*)\s*(?:\{((?:[^}"]|"(?:[^"\\]|\\.)*")*)\})?')
 _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"')
 _GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 

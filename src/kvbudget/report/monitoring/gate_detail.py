@@ -128,6 +128,7 @@ NEXT: Final = Row(
             ),
             Kind.STATES,
             levels=(1, 1),
+            none="No finding holds",
         ),
         Panel(
             "Demand and its forecast",

@@ -105,7 +105,11 @@ def _target(index: int, query: Query, kind: Kind) -> dict[str, Any]:
 
 
 def _defaults(panel: Panel) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"unit": panel.unit.value, "thresholds": _thresholds(panel.levels)}
+    defaults: dict[str, Any] = {
+        "unit": panel.unit.value,
+        "thresholds": _thresholds(panel.levels),
+        "noValue": panel.none,
+    }
     if panel.unit is Unit.SHARE or panel.kind is Kind.LINES:
         defaults["min"] = 0
     if panel.most is not None and not _two_axes(panel):

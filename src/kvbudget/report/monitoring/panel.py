@@ -44,7 +44,7 @@ class Panel(NamedTuple):
     """`text` says in plain words what to read from it. `levels`: from where it is yellow, and red.
 
     `most`: the upper end of the axis, where there is one. `stacked`: the parts of a whole. `width` of 24, `height` in
-    Grafana's rows of 30 pixels.
+    Grafana's rows of 30 pixels. `none`: what stands there when Prometheus has nothing.
     """
 
     title: str
@@ -57,6 +57,7 @@ class Panel(NamedTuple):
     stacked: bool = False
     width: int = 8
     height: int = 8
+    none: str = "No data"
 
 
 def figure(
