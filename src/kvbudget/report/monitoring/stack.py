@@ -103,7 +103,7 @@ def compose_text() -> str:
         "# Outside of a checkout of kvbudget, KVBUDGET_SOURCE says where one is (its image is built from it).\n"
     )
     volumes: dict[str, dict[str, str]] = {"gate-state": {}, "hub": {}, "prometheus-data": {}}
-    return head + yaml_text({"name": "kvbudget", "services": services, "volumes": volumes})
+    return head + yaml_text({"services": services, "volumes": volumes})
 
 
 def datasource_text() -> str:
