@@ -114,6 +114,7 @@ def _look(folder: Path, config: dict[str, Any], leave_shadow: Callable[[], objec
         leave_shadow()
         prometheus.wait_for('sum(rate(kvbudget_refusals_total{reason="queue_full"}[5s])) > 0')
         prometheus.wait_for(f"min(count_over_time(vllm:num_requests_running[1m])) >= {SCRAPES}")
+        prometheus.wait_for('ALERTS{alertname="KvbudgetRefusing", alertstate="pending"}')
         later = {name for name in LATER if not prometheus.ask(name)}
         empty = [
             f"{panel.title}: {query.promql}"
