@@ -38,6 +38,9 @@ def _outcomes(finished: int, refused: int = 0, reason: str = "queue_full", expir
     }
 
 
+_RARE: Final = "0x2 1x2 2x2 3x2 4x2 5x2"  # once in three minutes
+
+
 _RECORDS: Final = (
     Record(
         "gate_instance:kvbudget_held:ratio", "max by (gate, instance) (kvbudget_held_blocks / kvbudget_pool_blocks)"
@@ -128,6 +131,7 @@ _ROOM: Final = (
         " requests wait.",
         _LABELS,
         (
+            Scene("a tenant waits for its own share", pool(held=200, promised=400, waiting=12), "13m"),
             Scene("all is promised, little is used, and nobody waits", pool(held=500, promised=975, waiting=0), "13m"),
             Scene(
                 "all is promised and all is used",
@@ -205,7 +209,7 @@ _ROOM: Final = (
         ),
         "30% of the pool of engine e1 is held by requests that did not come through the gate.",
         _LABELS,
-        (Scene("a health check holds a few blocks", pool(held=310, promised=300, waiting=0, elsewhere=10), "13m"),),
+        (Scene("health checks hold a few blocks", pool(held=360, promised=300, waiting=0, elsewhere=60), "13m"),),
         "bypass",
     ),
 )
@@ -221,13 +225,14 @@ _REFUSING: Final = (
         "Gate {{ $labels.gate }} refuses {{ $value | humanizePercentage }} of the requests for want of room.",
         "Lawful requests get 429: the pool, the queue or a tenant's limit is full.",
         "Free: see the reason (kvbudget_refusals_total) and which of pool full, budget full, sequences full it is.",
-        Scene("a tenth is refused as the queue is full", _outcomes(finished=90, refused=10), "13m",
+        Scene("a tenth is refused as the queue is full", _outcomes(finished=27, refused=3), "13m",
               ("KvbudgetRefusing",)),
         "Gate g1 refuses 10% of the requests for want of room.",
         {"gate": "g1"},
         (
             Scene("prompts that are too long are their sender's",
                   _outcomes(finished=90, refused=10, reason="context_exceeded"), "13m"),
+            Scene("two of a hundred are refused", _outcomes(finished=980, refused=20), "13m"),
             Scene("one of two requests in a minute is no trend", _outcomes(finished=1, refused=1), "13m"),
         ),
     ),
@@ -242,10 +247,15 @@ _REFUSING: Final = (
         " queue.",
         "Clients wait and get a 429 after all: the queue is longer than what drains in time.",
         "Free: a smaller --queue-tokens, so that who cannot be served in time hears it at once.",
-        Scene("one of ten waits in vain", _outcomes(finished=90, expired=10), "13m", ("KvbudgetQueueDeadline",)),
-        "10% of the requests at gate g1 reach their deadline in the queue.",
+        Scene("one of 25 waits in vain", _outcomes(finished=48, expired=2), "13m", ("KvbudgetQueueDeadline",)),
+        "4% of the requests at gate g1 reach their deadline in the queue.",
         {"gate": "g1"},
-        (Scene("one in a hundred does", _outcomes(finished=990, expired=9), "13m"),),
+        (
+            Scene("one in a hundred does", _outcomes(finished=990, expired=9), "13m"),
+            Scene("half of very few do",
+                  {'kvbudget_requests_total{gate="g1", instance="g1", outcome="finished"}': _RARE,
+                   'kvbudget_requests_total{gate="g1", instance="g1", outcome="expired"}': _RARE}, "13m"),
+        ),
     ),
     Alert(
         "KvbudgetEngineRejecting",
@@ -256,11 +266,13 @@ _REFUSING: Final = (
         "The engines behind gate {{ $labels.gate }} refused {{ $value | printf \"%.0f\" }} requests within 5 minutes.",
         "An engine has limits of its own below those of the gate, so requests that were let in are refused there.",
         "Free: raise the engine's --max-num-queued-reqs and --max-num-queued-tokens, or leave them away.",
-        Scene("the engine answers 503 to some", _outcomes(finished=500, refused=3, reason="engine_busy"), "13m",
+        Scene("the engine answers 503 to some", _outcomes(finished=500, refused=1, reason="engine_busy"), "13m",
               ("KvbudgetEngineRejecting gate",)),
-        "The engines behind gate g1 refused 15 requests within 5 minutes.",
+        "The engines behind gate g1 refused 5 requests within 5 minutes.",
         {"gate": "g1"},
         (
+            Scene("it does so now and then",
+                  {'kvbudget_refusals_total{gate="g1", instance="g1", reason="engine_busy"}': _RARE}, "13m"),
             Scene("it did so an hour ago",
                   {'kvbudget_refusals_total{gate="g1", instance="g1", reason="engine_busy"}': "0 20 40x60"}, "50m"),
         ),
@@ -276,13 +288,16 @@ _REFUSING: Final = (
         " prompt tokens.",
         "The gate counts with another tokenizer or chat template than the engine, so its promises are wrong.",
         "Free: give --tokenizer the folder that the engine serves, and --chat-template what it was started with.",
-        Scene("every prompt is 1 % longer than counted",
-              {'kvbudget_token_drift_total{gate="g1", instance="g1"}': "0+100x60",
+        Scene("every prompt is 0.2 % longer than counted",
+              {'kvbudget_token_drift_total{gate="g1", instance="g1"}': "0+20x60",
                'kvbudget_prompt_tokens_sum{gate="g1", instance="g1"}': "0+10000x60"},
               "40m", ("KvbudgetTokenDrift",)),
-        "Counts of gate g1 and the engine's usage differ by 1% of the prompt tokens.",
+        "Counts of gate g1 and the engine's usage differ by 0.2% of the prompt tokens.",
         {"gate": "g1"},
         (
+            Scene("a few prompts are off by a token",
+                  {'kvbudget_token_drift_total{gate="g1", instance="g1"}': "0+5x60",
+                   'kvbudget_prompt_tokens_sum{gate="g1", instance="g1"}': "0+10000x60"}, "40m"),
             Scene("one prompt was off by 5 tokens",
                   {'kvbudget_token_drift_total{gate="g1", instance="g1"}': "0x5 5x60",
                    'kvbudget_prompt_tokens_sum{gate="g1", instance="g1"}': "0+10000x60"}, "40m"),

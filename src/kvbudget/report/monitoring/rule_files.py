@@ -66,6 +66,7 @@ def tests_texts(groups: Sequence[Group], runbooks: str) -> dict[str, str]:
     for alert in alerts:
         own = _test(alert.scene, told)
         own["alert_rule_test"] = [_told(alert, runbooks)]
+        own["promql_expr_test"].append(_pended(alert))
         tests.setdefault(alert.scene.step_minutes, []).append(own)
         for scene in alert.near:
             tests.setdefault(scene.step_minutes, []).append(_test(scene, told))
@@ -130,6 +131,17 @@ def _test(scene: Scene, told: dict[tuple[str, str], Alert]) -> dict[str, Any]:
                 "exp_samples": firing,
             }
         ],
+    }
+
+
+def _pended(alert: Alert) -> dict[str, Any]:
+    """For how long it was true before it fired: as long as the rule says, and no shorter."""
+    looks = -(-alert.minutes // alert.scene.step_minutes)
+    series = f'ALERTS{{alertname="{alert.name}", seen_by="{alert.seen_by}", alertstate="pending"}}'
+    return {
+        "expr": f"max(count_over_time({series}[2d]))",
+        "eval_time": alert.scene.at,
+        "exp_samples": [{"labels": "{}", "value": looks}] if looks else [],
     }
 
 

@@ -8,6 +8,9 @@ _BY: Final = 'gate="g1", instance="e1"'
 _LABELS: Final = {"gate": "g1", "instance": "e1"}
 
 
+_RARE: Final = "0x2 1x2 2x2 3x2 4x2 5x2"  # once in three minutes
+
+
 def _up(value: str, drained: str = "0x30") -> dict[str, str]:
     return {f"kvbudget_backend_up{{{_BY}}}": value, f"kvbudget_instance_draining{{{_BY}}}": drained}
 
@@ -19,15 +22,13 @@ def _ends(finished: int, failed: int, outcome: str = "upstream_failed") -> dict[
     }
 
 
-def _overhead(within_10_ms: int, within_1_s: int) -> dict[str, str]:
+_BOUNDS: Final = ("0.01", "0.1", "0.25", "0.5", "+Inf")
+
+
+def _overhead(*counts: int) -> dict[str, str]:
+    """So many a minute within each of the bounds and not within the one before."""
     bucket = 'kvbudget_overhead_seconds_bucket{gate="g1", instance="g1", le="%s"}'
-    total = within_10_ms + within_1_s
-    return {
-        bucket % "0.01": f"0+{within_10_ms}x40",
-        bucket % "0.5": f"0+{within_10_ms}x40",
-        bucket % "1.0": f"0+{total}x40",
-        bucket % "+Inf": f"0+{total}x40",
-    }
+    return {bucket % bound: f"0+{sum(counts[: place + 1])}x40" for place, bound in enumerate(_BOUNDS)}
 
 
 _DOWN: Final = (
@@ -108,12 +109,15 @@ _DOWN: Final = (
         " engine.",
         "Answers break off, the engine restarts under them, or it keeps silent.",
         "Free: the outcome tells which (kvbudget_requests_total); then the engine's log.",
-        Scene("a tenth breaks off", _ends(finished=90, failed=10), "13m", ("KvbudgetEngineFailing",)),
-        "10% of the requests through gate g1 end in a failure of the engine.",
+        Scene("one of 25 breaks off", _ends(finished=48, failed=2), "13m", ("KvbudgetEngineFailing",)),
+        "4% of the requests through gate g1 end in a failure of the engine.",
         {"gate": "g1"},
         (
             Scene("clients leave", _ends(finished=90, failed=10, outcome="client_gone"), "13m"),
-            Scene("one of a thousand breaks off", _ends(finished=999, failed=1), "13m"),
+            Scene("one of a hundred breaks off", _ends(finished=495, failed=5), "13m"),
+            Scene("half of very few break off",
+                  {'kvbudget_requests_total{gate="g1", instance="g1", outcome="finished"}': _RARE,
+                   'kvbudget_requests_total{gate="g1", instance="g1", outcome="timed_out"}': _RARE}, "13m"),
         ),
     ),
 )  # fmt: skip
@@ -144,11 +148,14 @@ _OWN: Final = (
         " the queue.",
         "Counting tokens or the process itself is short of CPU.",
         "Free: compare with kvbudget_count_seconds; fastokens is faster than the engine's /tokenize; a second gate.",
-        Scene("a fifth takes longer than half a second", _overhead(within_10_ms=80, within_1_s=20), "30m",
+        Scene("a fifth takes up to half a second", _overhead(80, 0, 0, 20, 0), "30m",
               ("KvbudgetSlowGate",)),
-        "One of a hundred requests spends over 975ms inside gate g1, without the queue.",
+        "One of a hundred requests spends over 487.5ms inside gate g1, without the queue.",
         {"gate": "g1"},
-        (Scene("one of a thousand does", _overhead(within_10_ms=999, within_1_s=1), "30m"),),
+        (
+            Scene("one of a thousand does", _overhead(999, 0, 0, 1, 0), "30m"),
+            Scene("a fifth takes a tenth of a second", _overhead(80, 0, 20, 0, 0), "30m"),
+        ),
     ),
     Alert(
         "KvbudgetAccessLogLost",

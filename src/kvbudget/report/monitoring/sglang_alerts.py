@@ -38,15 +38,13 @@ def _retracted(per_minute: str, finished: str) -> dict[str, str]:
     }
 
 
-def _queue_times(within_1_s: int, within_20_s: int) -> dict[str, str]:
+_BOUNDS: Final = ("1.0", "2.0", "5.0", "15.0", "20.0", "+Inf")
+
+
+def _queue_times(*counts: int) -> dict[str, str]:
+    """So many a minute within each of the bounds and not within the one before."""
     bucket = f"sglang:queue_time_seconds_bucket{{{_BY}, le=%s}}"
-    total = within_1_s + within_20_s
-    return {
-        bucket % '"1.0"': f"0+{within_1_s}x40",
-        bucket % '"15.0"': f"0+{within_1_s}x40",
-        bucket % '"20.0"': f"0+{total}x40",
-        bucket % '"+Inf"': f"0+{total}x40",
-    }
+    return {bucket % f'"{bound}"': f"0+{sum(counts[: place + 1])}x40" for place, bound in enumerate(_BOUNDS)}
 
 
 _RECORDS: Final = (
@@ -116,13 +114,21 @@ _ALERTS: Final = (
         "One of the pools of {{ $labels.instance }} is {{ $value | humanizePercentage }} full while another has room.",
         "Full attention, sliding window and Mamba states do not share their memory: the split is wrong, not the size.",
         "Free: --swa-full-tokens-ratio or --mamba-full-memory-ratio; kvbudget plan computes both.",
-        Scene("full attention at 100 %, sliding window at 6 %", _pools("1x40", "0.06x40"), "13m",
+        Scene("full attention at 100 %, sliding window at 20 %", _pools("1x40", "0.2x40"), "13m",
               ("KvbudgetSubPoolFull",)),
         "One of the pools of s1:30000 is 100% full while another has room.",
         _RANK,
         (
             Scene("a model without sliding windows is full", _pools("1x40", "0x40"), "13m"),
             Scene("both are full", _pools("0.97x40", "0.96x40"), "13m"),
+            Scene("full attention is full, the others half", _pools("0.97x40", "0.5x40", "0.5x40"), "13m"),
+            Scene("full attention at 60 %, sliding window at 6 %", _pools("0.6x40", "0.06x40"), "13m"),
+            Scene("sliding window and states at 60 %, full attention at 10 %",
+                  _pools("0.1x40", "0.6x40", "0.6x40"), "13m"),
+            Scene("full attention at 100 %, states at 20 %", _pools("1x40", "0x40", "0.2x40"), "13m",
+                  ("KvbudgetSubPoolFull",)),
+            Scene("sliding window at 100 %, full attention at 40 %", _pools("0.4x40", "1x40"), "13m",
+                  ("KvbudgetSubPoolFull",)),
             Scene("states at 100 %, attention at 10 %", _pools("0.1x40", "0x40", "1x40"), "13m",
                   ("KvbudgetSubPoolFull",)),
         ),
@@ -139,11 +145,15 @@ _ALERTS: Final = (
         " of what it finishes.",
         "Retracted requests are computed again from their first token.",
         "Free: --schedule-conservativeness 1.3, or a gate before it.",
-        Scene("30 retractions a minute beside 60 answers", _retracted("0+30x40", "0+60x40"), "13m",
+        Scene("3 retractions a minute beside 30 answers", _retracted("0+3x40", "0+30x40"), "13m",
               ("KvbudgetPreempting sglang",)),
-        "s1:30000 retracts 0.50 requests a second, over 5 % of what it finishes.",
+        "s1:30000 retracts 0.05 requests a second, over 5 % of what it finishes.",
         _MODEL,
-        (Scene("all of them last week", _retracted("480x40", "9000x40"), "13m"),),
+        (
+            Scene("all of them last week", _retracted("480x40", "9000x40"), "13m"),
+            Scene("two of a hundred requests", _retracted("0+2x40", "0+100x40"), "13m"),
+            Scene("once in two minutes", _retracted("0 0 1 1 2 2 3 3 4 4 5 5 6 6 7", "0+3x40"), "13m"),
+        ),
     ),
     Alert(
         "KvbudgetStuck",
@@ -186,11 +196,14 @@ _ALERTS: Final = (
         "One of twenty requests waits over {{ $value | humanizeDuration }} in the queue of {{ $labels.instance }}.",
         "Clients feel it as time to first token.",
         "Free: see which of the other alerts holds; without one it is load, and a gate would refuse in time.",
-        Scene("a tenth waits 20 s", _queue_times(within_1_s=90, within_20_s=10), "13m",
+        Scene("a tenth waits 20 s", _queue_times(90, 0, 0, 0, 10, 0), "13m",
               ("KvbudgetQueueSlow sglang",)),
         "One of twenty requests waits over 17.5s in the queue of s1:30000.",
         _MODEL,
-        (Scene("one of a hundred does", _queue_times(within_1_s=99, within_20_s=1), "13m"),),
+        (
+            Scene("one of a hundred does", _queue_times(99, 0, 0, 0, 1, 0), "13m"),
+            Scene("a tenth waits for some seconds", _queue_times(90, 0, 10, 0, 0, 0), "13m"),
+        ),
     ),
 )  # fmt: skip
 

@@ -7,72 +7,21 @@ Counters are never read as such: 480 preemptions of last week are no trouble of 
 from typing import Final
 
 from kvbudget.report.monitoring.alert import Alert, Group, Record, Scene, Severity
-
-_OF: Final = 'instance="e1:8000", model_name="m"'
-_BY: Final = f'{_OF}, engine="0"'
-_MODEL: Final = {"instance": "e1:8000", "model_name": "m"}
-_RANK: Final = {**_MODEL, "engine": "0"}
-_BY_RANK: Final = "by (instance, model_name, engine)"
-_BY_MODEL: Final = "by (instance, model_name)"
-
-
-def engine(
-    usage: str,
-    running: str,
-    waiting: str,
-    deferred: str = "0x90",
-    steps: str = "0+600x90",
-    prompt_tokens: str = "0+2000x90",
-    generated: str = "0+6000x90",
-) -> dict[str, str]:
-    """An hour and a half of one rank; counters grow by so much a minute."""
-    reason = f"vllm:num_requests_waiting_by_reason{{{_BY}, reason=%s}}"
-    return {
-        f"vllm:kv_cache_usage_perc{{{_BY}}}": usage,
-        f"vllm:num_requests_running{{{_BY}}}": running,
-        f"vllm:num_requests_waiting{{{_BY}}}": waiting,
-        reason % '"capacity"': "0x90" if deferred != "0x90" else waiting,
-        reason % '"deferred"': deferred,
-        f"vllm:iteration_tokens_total_count{{{_BY}}}": steps,
-        f'vllm:prompt_tokens_by_source_total{{{_BY}, source="local_compute"}}': prompt_tokens,
-        f"vllm:generation_tokens_total{{{_BY}}}": generated,
-    }
-
-
-def _preempted(per_minute: str, finished: str) -> dict[str, str]:
-    return {
-        f"vllm:num_preemptions_total{{{_BY}}}": per_minute,
-        f'vllm:request_success_total{{{_BY}, finished_reason="stop"}}': finished,
-    }
-
-
-def _prefix(queries: str, hits: str) -> dict[str, str]:
-    return {f"vllm:prefix_cache_queries_total{{{_BY}}}": queries, f"vllm:prefix_cache_hits_total{{{_BY}}}": hits}
-
-
-def _queue(within_1_s: int, within_20_s: int) -> dict[str, str]:
-    bucket = f"vllm:request_queue_time_seconds_bucket{{{_BY}, le=%s}}"
-    total = within_1_s + within_20_s
-    return {
-        bucket % '"1.0"': f"0+{within_1_s}x40",
-        bucket % '"15.0"': f"0+{within_1_s}x40",
-        bucket % '"20.0"': f"0+{total}x40",
-        bucket % '"+Inf"': f"0+{total}x40",
-    }
-
+from kvbudget.report.monitoring.vllm_scenes import BY_MODEL, BY_RANK, MODEL, OF, RANK, engine, preempted, queue
+from kvbudget.report.monitoring.vllm_waste import WASTE
 
 _RECORDS: Final = (
-    Record("instance_model:vllm_preemptions:rate5m", f"sum {_BY_MODEL} (rate(vllm:num_preemptions_total[5m]))"),
-    Record("instance_model:vllm_finished:rate5m", f"sum {_BY_MODEL} (rate(vllm:request_success_total[5m]))"),
+    Record("instance_model:vllm_preemptions:rate5m", f"sum {BY_MODEL} (rate(vllm:num_preemptions_total[5m]))"),
+    Record("instance_model:vllm_finished:rate5m", f"sum {BY_MODEL} (rate(vllm:request_success_total[5m]))"),
     Record(
         "instance_model:vllm_prefix_hits:ratio_rate30m",
-        f"sum {_BY_MODEL} (rate(vllm:prefix_cache_hits_total[30m]))"
-        f" / (sum {_BY_MODEL} (rate(vllm:prefix_cache_queries_total[30m])) > 0)",
+        f"sum {BY_MODEL} (rate(vllm:prefix_cache_hits_total[30m]))"
+        f" / (sum {BY_MODEL} (rate(vllm:prefix_cache_queries_total[30m])) > 0)",
     ),
     Record(
         "instance_model:vllm_prefix_hits:ratio_rate1d",
-        f"sum {_BY_MODEL} (rate(vllm:prefix_cache_hits_total[1d]))"
-        f" / (sum {_BY_MODEL} (rate(vllm:prefix_cache_queries_total[1d])) > 0)",
+        f"sum {BY_MODEL} (rate(vllm:prefix_cache_hits_total[1d]))"
+        f" / (sum {BY_MODEL} (rate(vllm:prefix_cache_queries_total[1d])) > 0)",
     ),
     Record(
         "instance_model:vllm_queue_seconds:p95_rate5m",
@@ -81,29 +30,28 @@ _RECORDS: Final = (
     ),
     Record(
         "instance_model_engine:vllm_running:share_of_hour",
-        f"max {_BY_RANK} (avg_over_time(vllm:num_requests_running[5m])"
+        f"max {BY_RANK} (avg_over_time(vllm:num_requests_running[5m])"
         " / (max_over_time(vllm:num_requests_running[1h]) > 1))",
     ),
     # Computed prompt tokens for each generated one; what was found in a cache is not. Older versions do not tell.
     Record(
         "instance_model_engine:vllm_prompt_per_output:ratio_rate5m",
-        f'(sum {_BY_RANK} (rate(vllm:prompt_tokens_by_source_total{{source="local_compute"}}[5m]))'
-        f" or sum {_BY_RANK} (rate(vllm:prompt_tokens_total[5m])))"
-        f" / (sum {_BY_RANK} (rate(vllm:generation_tokens_total[5m])) > 0)",
+        f'(sum {BY_RANK} (rate(vllm:prompt_tokens_by_source_total{{source="local_compute"}}[5m]))'
+        f" or sum {BY_RANK} (rate(vllm:prompt_tokens_total[5m])))"
+        f" / (sum {BY_RANK} (rate(vllm:generation_tokens_total[5m])) > 0)",
     ),
 )
 
-# Somebody waits for capacity all the time, something runs, and the pool has room.
+# Somebody waits for capacity all the time, and the pool has room.
 _QUEUE_BESIDE_FREE_POOL: Final = (
     "and on (instance, model_name, engine)"
     ' (min_over_time(vllm:num_requests_waiting_by_reason{reason="capacity"}[5m])'
-    " > 0)\nand on (instance, model_name, engine) (max_over_time(vllm:kv_cache_usage_perc[5m]) < 0.9)\n"
-    "and on (instance, model_name, engine) (min_over_time(vllm:num_requests_running[5m]) > 0)"
+    " > 0)\nand on (instance, model_name, engine) (max_over_time(vllm:kv_cache_usage_perc[5m]) < 0.9)"
 )
 
 _LONG_PROMPTS: Final = Scene(
-    "6,000 tokens in and 20 out: 40 run flat, 30 wait, a third of the pool is used",
-    engine("0.32x90", "40x90", "30x90", prompt_tokens="0+240000x90", generated="0+800x90"),
+    "6,000 tokens in and 300 out: 40 run flat, 30 wait, a third of the pool is used",
+    engine("0.32x90", "40x90", "30x90", prompt_tokens="0+240000x90", generated="0+12000x90"),
     "13m",
     ("KvbudgetComputeBound",),
 )
@@ -113,7 +61,7 @@ _ROOM: Final = (
         "KvbudgetPoolFull",
         "vllm",
         Severity.WARNING,
-        f"max {_BY_RANK} (avg_over_time(vllm:kv_cache_usage_perc[5m])) > 0.95\n"
+        f"max {BY_RANK} (avg_over_time(vllm:kv_cache_usage_perc[5m])) > 0.95\n"
         "and on (instance, model_name, engine) (min_over_time(vllm:num_requests_waiting[5m]) > 0)",
         2,
         "{{ $labels.instance }} holds {{ $value | humanizePercentage }} of its KV pool over 5 minutes, and requests"
@@ -122,7 +70,7 @@ _ROOM: Final = (
         "Free: a gate before it, or --max-num-seqs down to what fits; then shorter max_tokens.",
         Scene("full, 38 running, 100 waiting", engine("0.98x90", "38x90", "100x90"), "13m", ("KvbudgetPoolFull vllm",)),
         "e1:8000 holds 98% of its KV pool over 5 minutes, and requests wait all the time.",
-        _RANK,
+        RANK,
         (
             Scene("full and nobody waits", engine("0.98x90", "38x90", "0x90"), "13m"),
             Scene("a queue with a free pool", engine("0.35x90", "256x90", "60x90"), "13m",
@@ -141,13 +89,14 @@ _ROOM: Final = (
         " of what it finishes.",
         "Preempted requests are computed again from their first token: throughput falls and gaps of seconds appear.",
         "Free: fewer --max-num-seqs, or a gate before it; a margin of 2 to 5 % of the pool raises throughput.",
-        Scene("30 preemptions a minute beside 60 answers", _preempted("0+30x30", "0+60x30"), "13m",
+        Scene("3 preemptions a minute beside 30 answers", preempted("0+3x30", "0+30x30"), "13m",
               ("KvbudgetPreempting vllm",)),
-        "e1:8000 preempts 0.50 requests a second, over 5 % of what it finishes.",
-        _MODEL,
+        "e1:8000 preempts 0.05 requests a second, over 5 % of what it finishes.",
+        MODEL,
         (
-            Scene("480 preemptions of last week, idle since", _preempted("480x30", "9000x30"), "13m"),
-            Scene("two of a hundred requests", _preempted("0+2x30", "0+100x30"), "13m"),
+            Scene("480 preemptions of last week, idle since", preempted("480x30", "9000x30"), "13m"),
+            Scene("two of a hundred requests", preempted("0+2x30", "0+100x30"), "13m"),
+            Scene("once in two minutes", preempted("0 0 1 1 2 2 3 3 4 4 5 5 6 6 7", "0+3x30"), "13m"),
         ),
     ),
     Alert(
@@ -161,14 +110,18 @@ _ROOM: Final = (
         " has room, and requests wait.",
         "What runs stays flat at one number: max_num_seqs is the limit, not memory.",
         "Free: raise --max-num-seqs; kvbudget plan tells how many requests of your lengths fit.",
-        Scene("256 run flat, 60 wait, a third of the pool is used", engine("0.35x90", "256x90", "60x90"), "13m",
+        Scene("256 run flat, 60 wait, a third of the pool is used",
+              engine("0.35x90", "256x90", "60x90", prompt_tokens="0+30000x90"), "13m",
               ("KvbudgetSequencesFull vllm",)),
         "e1:8000 runs at 100% of the most it ran within an hour, its pool has room, and requests wait.",
-        _RANK,
+        RANK,
         (
             _LONG_PROMPTS,
+            Scene("half as many run as an hour ago, and a few wait",
+                  engine("0.35x90", "200x5 100x85", "0x5 5x85"), "13m"),
             Scene("256 run flat and nobody waits", engine("0.35x90", "256x90", "0x90"), "13m"),
-            Scene("they wait for a LoRA slot", engine("0.35x90", "200x90", "12x90", deferred="12x90"), "13m",
+            Scene("they wait for a LoRA slot",
+                  engine("0.35x90", "200x90", "12x90", deferred="12x90", for_room="0x90"), "13m",
                   ("KvbudgetDeferred vllm",)),
         ),
         "seqs_full",
@@ -184,9 +137,12 @@ _ROOM: Final = (
         "Neither blocks nor sequences are short: prompts wait for tokens of a step.",
         "Free: raise --max-num-batched-tokens; more memory does not help.",
         _LONG_PROMPTS,
-        "e1:8000 computes 300 prompt tokens for each that it generates, its pool has room, and requests wait.",
-        _RANK,
+        "e1:8000 computes 20 prompt tokens for each that it generates, its pool has room, and requests wait.",
+        RANK,
         (
+            Scene("long prompts, and the pool is full",
+                  engine("0.98x90", "40x90", "30x90", prompt_tokens="0+240000x90", generated="0+12000x90"), "13m",
+                  ("KvbudgetPoolFull vllm",)),
             Scene("long prompts, and nobody waits",
                   engine("0.32x90", "40x90", "0x90", prompt_tokens="0+240000x90", generated="0+800x90"), "13m"),
         ),
@@ -196,20 +152,23 @@ _ROOM: Final = (
         "KvbudgetDeferred",
         "vllm",
         Severity.WARNING,
-        f'min {_BY_RANK} (min_over_time(vllm:num_requests_waiting_by_reason{{reason="deferred"}}[5m])) > 0\n'
+        f'min {BY_RANK} (min_over_time(vllm:num_requests_waiting_by_reason{{reason="deferred"}}[5m])) > 0\n'
         f'unless on (instance, model_name, engine)'
         ' (max_over_time(vllm:num_requests_waiting_by_reason{reason="capacity"}[5m]) > 0)',
         5,
         "At least {{ $value }} requests wait at {{ $labels.instance }} for something else than room.",
         "For a LoRA slot, a KV transfer or a grammar. Neither memory nor a gate helps.",
         "Free: --max-loras up to the adapters that are asked for at a time; the connector's log for transfers.",
-        Scene("12 wait for a LoRA slot", engine("0.3x90", "8x90", "12x90", deferred="12x90"), "13m",
+        Scene("12 wait for a LoRA slot", engine("0.3x90", "8x90", "12x90", deferred="12x90", for_room="0x90"), "13m",
               ("KvbudgetDeferred vllm",)),
         "At least 12 requests wait at e1:8000 for something else than room.",
-        _RANK,
+        RANK,
         (
+            Scene("some wait for a LoRA slot, others for a place",
+                  engine("0.3x90", "8x90", "12x90", deferred="4x90", for_room="8x90"), "13m",
+                  ("KvbudgetSequencesFull vllm",)),
             Scene("a grammar was compiled for a minute",
-                  engine("0.3x90", "8x90", "2x90", deferred="0x10 2 0x80"), "13m"),
+                  engine("0.3x90", "8x90", "2x90", deferred="0x10 2 0x80", for_room="0x90"), "13m"),
         ),
         "deferred",
     ),
@@ -220,9 +179,9 @@ _TROUBLE: Final = (
         "KvbudgetStuck",
         "vllm",
         Severity.CRITICAL,
-        f"max {_BY_RANK} (min_over_time(vllm:num_requests_waiting[3m])) > 0\n"
+        f"max {BY_RANK} (min_over_time(vllm:num_requests_waiting[3m])) > 0\n"
         "and on (instance, model_name, engine) (max_over_time(vllm:num_requests_running[3m]) == 0)\nor\n"
-        f"max {_BY_RANK} (min_over_time(vllm:num_requests_running[5m])) > 0\n"
+        f"max {BY_RANK} (min_over_time(vllm:num_requests_running[5m])) > 0\n"
         "and on (instance, model_name, engine) (increase(vllm:iteration_tokens_total_count[5m]) == 0)",
         1,
         "{{ $labels.instance }} makes no progress: {{ $value }} or more requests are in it, and no step is computed"
@@ -231,7 +190,7 @@ _TROUBLE: Final = (
         "Free: take it out of service (drain), keep its log, start it anew; known bugs are named in the runbook.",
         Scene("4 wait, none runs, the pool is empty", engine("0x90", "0x90", "4x90"), "13m", ("KvbudgetStuck vllm",)),
         "e1:8000 makes no progress: 4 or more requests are in it, and no step is computed for them.",
-        _RANK,
+        RANK,
         (
             Scene("8 run, and no step is computed for them", engine("0.2x90", "8x90", "0x90", steps="900x90"), "13m",
                   ("KvbudgetStuck vllm",)),
@@ -245,18 +204,20 @@ _TROUBLE: Final = (
         "KvbudgetEngineRejecting",
         "vllm",
         Severity.WARNING,
-        f"sum {_BY_MODEL} (rate(vllm:admission_rejections_total[5m])) > 0.05",
+        f"sum {BY_MODEL} (rate(vllm:admission_rejections_total[5m])) > 0.05",
         2,
         "{{ $labels.instance }} refuses {{ $value | printf \"%.2f\" }} requests a second by a limit of its own.",
         "--max-num-queued-reqs or --max-num-queued-tokens is reached. Clients get 503 without a time to come back.",
         "Free: let the gate do the queueing, with honest Retry-After; or raise the limit that the label names.",
-        Scene("30 a minute are refused", {f'vllm:admission_rejections_total{{{_OF}, reason="max_num_queued_reqs"}}':
-              "0+30x30"}, "13m", ("KvbudgetEngineRejecting vllm",)),
-        "e1:8000 refuses 0.50 requests a second by a limit of its own.",
-        _MODEL,
+        Scene("6 a minute are refused", {f'vllm:admission_rejections_total{{{OF}, reason="max_num_queued_reqs"}}':
+              "0+6x30"}, "13m", ("KvbudgetEngineRejecting vllm",)),
+        "e1:8000 refuses 0.10 requests a second by a limit of its own.",
+        MODEL,
         (
+            Scene("2 a minute are refused",
+                  {f'vllm:admission_rejections_total{{{OF}, reason="max_num_queued_reqs"}}': "0+2x30"}, "13m"),
             Scene("a burst was refused an hour ago",
-                  {f'vllm:admission_rejections_total{{{_OF}, reason="max_num_queued_reqs"}}': "0 90x90"}, "60m"),
+                  {f'vllm:admission_rejections_total{{{OF}, reason="max_num_queued_reqs"}}': "0 90x90"}, "60m"),
         ),
         "engine_rejecting",
     ),
@@ -269,125 +230,37 @@ _TROUBLE: Final = (
         "One of twenty requests waits over {{ $value | humanizeDuration }} in the queue of {{ $labels.instance }}.",
         "Clients feel it as time to first token. The pool, sequences or compute may be the limit.",
         "Free: see which of the other alerts holds; without one it is load, and a gate would refuse in time.",
-        Scene("a tenth waits 20 s", _queue(within_1_s=90, within_20_s=10), "13m", ("KvbudgetQueueSlow vllm",)),
+        Scene("a tenth waits 20 s", queue(90, 0, 0, 0, 10, 0), "13m", ("KvbudgetQueueSlow vllm",)),
         "One of twenty requests waits over 17.5s in the queue of e1:8000.",
-        _MODEL,
-        (Scene("one of a hundred does", _queue(within_1_s=99, within_20_s=1), "13m"),),
+        MODEL,
+        (
+            Scene("one of a hundred does", queue(99, 0, 0, 0, 1, 0), "13m"),
+            Scene("a tenth waits for some seconds", queue(90, 0, 10, 0, 0, 0), "13m"),
+        ),
     ),
     Alert(
         "KvbudgetRankImbalance",
         "vllm",
         Severity.WARNING,
-        f"max {_BY_MODEL} (avg_over_time(vllm:kv_cache_usage_perc[10m]))"
-        f" - min {_BY_MODEL} (avg_over_time(vllm:kv_cache_usage_perc[10m])) > 0.4",
+        f"max {BY_MODEL} (avg_over_time(vllm:kv_cache_usage_perc[10m]))"
+        f" - min {BY_MODEL} (avg_over_time(vllm:kv_cache_usage_perc[10m])) > 0.4",
         10,
         "The fullest rank of {{ $labels.instance }} holds {{ $value | humanizePercentage }} more of its pool than the"
         " emptiest.",
         "One data-parallel rank is full while another is empty: who is sent where is decided badly.",
         "Free: the load balancer before the ranks; sticky sessions and few long requests do this.",
         Scene("rank 0 at 95 %, rank 1 at 20 %",
-              {f"vllm:kv_cache_usage_perc{{{_OF}, engine=\"{rank}\"}}": f"{usage}x40"
+              {f"vllm:kv_cache_usage_perc{{{OF}, engine=\"{rank}\"}}": f"{usage}x40"
                for rank, usage in (("0", 0.95), ("1", 0.2))}, "25m", ("KvbudgetRankImbalance",)),
         "The fullest rank of e1:8000 holds 75% more of its pool than the emptiest.",
-        _MODEL,
+        MODEL,
         (
             Scene("rank 0 at 70 %, rank 1 at 50 %",
-                  {f"vllm:kv_cache_usage_perc{{{_OF}, engine=\"{rank}\"}}": f"{usage}x40"
+                  {f"vllm:kv_cache_usage_perc{{{OF}, engine=\"{rank}\"}}": f"{usage}x40"
                    for rank, usage in (("0", 0.7), ("1", 0.5))}, "30m"),
         ),
         "rank_imbalance",
     ),
 )  # fmt: skip
 
-_MONEY: Final = (
-    Alert(
-        "KvbudgetPrefixCacheUnused",
-        "vllm",
-        Severity.INFO,
-        f"sum {_BY_MODEL} (increase(vllm:prefix_cache_queries_total[1h])) > 100000\n"
-        f"and sum {_BY_MODEL} (increase(vllm:prefix_cache_hits_total[1h])) == 0",
-        10,
-        "{{ $labels.instance }} looked {{ $value | humanize }} prompt tokens up within an hour and found none.",
-        "Nothing is shared; or what is shared is shorter than a block (784 tokens on some hybrids); or it is evicted"
-        " before it is asked for again.",
-        "Free: kvbudget diagnose tells the three apart; put what is the same in all prompts first.",
-        Scene("an hour of prompts without a hit", _prefix("0+50000x12", "0x12"), "100m",
-              ("KvbudgetPrefixCacheUnused",), 10),
-        "e1:8000 looked 300k prompt tokens up within an hour and found none.",
-        _MODEL,
-        (
-            Scene("one in a hundred is found", _prefix("0+50000x12", "0+500x12"), "100m", (), 10),
-            Scene("hardly anything was asked", _prefix("0+200x12", "0x12"), "100m", (), 10),
-        ),
-    ),
-    Alert(
-        "KvbudgetPrefixCacheCollapsed",
-        "vllm",
-        Severity.WARNING,
-        "instance_model:vllm_prefix_hits:ratio_rate30m < 0.5 * instance_model:vllm_prefix_hits:ratio_rate1d\n"
-        "and instance_model:vllm_prefix_hits:ratio_rate1d > 0.2\n"
-        f"and sum {_BY_MODEL} (increase(vllm:prefix_cache_queries_total[30m])) > 10000",
-        15,
-        "Prefix cache hits of {{ $labels.instance }} fell to {{ $value | humanizePercentage }}, less than half of the"
-        " day's.",
-        "Prompts changed at their beginning (a date, an id), or the pool no longer leaves room for what is shared.",
-        "Free: what was deployed when it fell? Move what changes to the end of the prompt.",
-        Scene("60 % for eleven hours, then 10 %", _prefix("0+50000x78", "0+30000x66 1980000+5000x12"), "760m",
-              ("KvbudgetPrefixCacheCollapsed",), 10),
-        "Prefix cache hits of e1:8000 fell to 10%, less than half of the day's.",
-        _MODEL,
-        (Scene("60 %, then 40 %", _prefix("0+50000x78", "0+30000x66 1980000+20000x12"), "760m", (), 10),),
-    ),
-    Alert(
-        "KvbudgetOverProvisioned",
-        "vllm",
-        Severity.INFO,
-        f"max {_BY_MODEL} (max_over_time(vllm:kv_cache_usage_perc[1d])) < 0.3\n"
-        f"and max {_BY_MODEL} (vllm:kv_cache_usage_perc offset 1d) >= 0\n"
-        f"and sum {_BY_MODEL} (increase(vllm:request_success_total[1d])) > 1000",
-        60,
-        "{{ $labels.instance }} never held more than {{ $value | humanizePercentage }} of its KV pool in a day"
-        " of work.",
-        "The pool is far larger than what is asked of it.",
-        "Money: a smaller card, a longer context, more models on it; kvbudget plan tells what fits.",
-        Scene("18 % at the most, all day",
-              {f"vllm:kv_cache_usage_perc{{{_BY}}}": "0.18x160",
-               f'vllm:request_success_total{{{_BY}, finished_reason="stop"}}': "0+100x160"}, "1500m",
-              ("KvbudgetOverProvisioned",), 10),
-        "e1:8000 never held more than 18% of its KV pool in a day of work.",
-        _MODEL,
-        (
-            Scene("a quiet day with a peak",
-                  {f"vllm:kv_cache_usage_perc{{{_BY}}}": "0.18x70 0.8 0.18x90",
-                   f'vllm:request_success_total{{{_BY}, finished_reason="stop"}}': "0+100x160"}, "1500m", (), 10),
-            Scene("started five hours ago",
-                  {f"vllm:kv_cache_usage_perc{{{_BY}}}": "0.18x30",
-                   f'vllm:request_success_total{{{_BY}, finished_reason="stop"}}': "0+100x30"}, "300m", (), 10),
-            Scene("nobody asked anything",
-                  {f"vllm:kv_cache_usage_perc{{{_BY}}}": "0.1x160",
-                   f'vllm:request_success_total{{{_BY}, finished_reason="stop"}}': "5x160"}, "1500m", (), 10),
-        ),
-        "over_provisioned",
-    ),
-    Alert(
-        "KvbudgetOldMetricNames",
-        "vllm",
-        Severity.INFO,
-        "count by (instance) (vllm:gpu_cache_usage_perc) unless on (instance) (vllm:kv_cache_usage_perc)",
-        10,
-        "{{ $labels.instance }} is a vLLM of before mid-2025, whose pool is called gpu_cache_usage_perc.",
-        "These dashboards and rules do not see its pool.",
-        "Free: kvbudget diagnose reads the old names; a newer vLLM has the new ones.",
-        Scene("a vLLM of 0.8", {'vllm:gpu_cache_usage_perc{instance="e1:8000", model_name="m"}': "0.4x30"}, "13m",
-              ("KvbudgetOldMetricNames",)),
-        "e1:8000 is a vLLM of before mid-2025, whose pool is called gpu_cache_usage_perc.",
-        {"instance": "e1:8000"},
-        (
-            Scene("a version that has both",
-                  {'vllm:gpu_cache_usage_perc{instance="e1:8000", model_name="m"}': "0.4x30",
-                   'vllm:kv_cache_usage_perc{instance="e1:8000", model_name="m"}': "0.4x30"}, "13m"),
-        ),
-    ),
-)  # fmt: skip
-
-VLLM_RULES: Final = Group("kvbudget-vllm", _RECORDS, (*_ROOM, *_TROUBLE, *_MONEY))
+VLLM_RULES: Final = Group("kvbudget-vllm", _RECORDS, (*_ROOM, *_TROUBLE, *WASTE))
