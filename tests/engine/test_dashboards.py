@@ -20,7 +20,7 @@ from kvbudget.report.monitoring.gate_panels import GATE_BOARD
 from kvbudget.report.monitoring.rule_files import RULES_FILE, rules_text
 from kvbudget.report.monitoring.stack import scrape_configs
 from kvbudget.report.monitoring.vllm_panels import VLLM_BOARD
-from prometheus import Series, bare, filled_in, grouping_in, running_prometheus, series_in
+from prometheus import Series, empty_panels, grouping_in, running_prometheus, series_in
 
 if TYPE_CHECKING:
     from tests.engine.conftest import Engine, Prompts
@@ -107,12 +107,7 @@ def test_no_panel_of_a_vllm_under_load_is_empty_and_every_rule_can_be_computed(
             Path(record).write_text(_recorded(vllm))
         prometheus.wait_for("count_over_time(vllm:num_requests_running[1m]) >= 8")
         prometheus.wait_for("sum(rate(vllm:request_success_total[10s])) > 0")
-        empty = [
-            f"{panel.title}: {query.promql}"
-            for panel in VLLM_BOARD.panels
-            for query in panel.queries
-            if prometheus.empty(filled_in(bare(query.promql), RATE_INTERVAL))
-        ]
+        empty = empty_panels(prometheus, VLLM_BOARD, RATE_INTERVAL)
         broken = [f"{rule['name']}: {rule['lastError']}" for rule in prometheus.rules() if rule["health"] == "err"]
     assert empty == []
     assert broken == []

@@ -10,12 +10,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from kvbudget.report.monitoring.panel import Dashboard, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0
@@ -41,7 +43,7 @@ def tool(name: str) -> Path:
 def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs it in `folder`, where it may write as well."""
     command = [str(tool("promtool")), *arguments]
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    environment = {**os.environ, "TMPDIR": str(folder), "GOGC": "800"}  # short-lived: a third of its time is garbage
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False
     )
@@ -114,6 +116,31 @@ def filled_in(promql: str, rate_interval: str, variables: Mapping[str, str] | No
     for name, value in (variables or {}).items():
         text = text.replace(f"${name}", value)
     return re.sub(r"\$[a-z]+", ".*", text)
+
+
+def empty_panels(
+    prometheus: Prometheus,
+    board: Dashboard,
+    rate_interval: str,
+    *,
+    at_s: float | None = None,
+    absent: Collection[str] = (),
+    truly_zero: Collection[str] = (),
+) -> list[str]:
+    """Panels of which a question has no answer; of a panel of states, all of them. `absent`: metrics that need not be
+    there; `truly_zero`: those whose stand-in for nothing is the truth."""
+    empty = []
+    for panel in board.panels:
+        asked = []
+        for query in panel.queries:
+            names = {series.name for series in series_in(query.promql)}
+            if names.isdisjoint(absent):
+                promql = bare(query.promql) if names.isdisjoint(truly_zero) else query.promql
+                asked.append(filled_in(promql, rate_interval))
+        silent = [promql for promql in asked if prometheus.empty(promql, at_s)]
+        if silent and (panel.kind is not Kind.STATES or silent == asked):
+            empty += [f"{panel.title}: {promql}" for promql in silent]
+    return empty
 
 
 @contextmanager

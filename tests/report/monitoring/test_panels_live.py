@@ -18,7 +18,7 @@ from kvbudget.report.monitoring.files import GROUPS
 from kvbudget.report.monitoring.gate_panels import GATE_BOARD
 from kvbudget.report.monitoring.rule_files import RULES_FILE, rules_text
 from kvbudget.report.monitoring.stack import scrape_configs
-from prometheus import bare, filled_in, running_prometheus, series_in
+from prometheus import empty_panels, running_prometheus
 
 SCRAPES = 5
 CLIENTS = 16
@@ -116,13 +116,9 @@ def _look(folder: Path, config: dict[str, Any], leave_shadow: Callable[[], objec
         prometheus.wait_for(f"min(count_over_time(vllm:num_requests_running[1m])) >= {SCRAPES}")
         prometheus.wait_for('ALERTS{alertname="KvbudgetRefusing", alertstate="pending"}')
         later = {name for name in LATER if not prometheus.ask(name)}
-        empty = [
-            f"{panel.title}: {query.promql}"
-            for panel in GATE_BOARD.panels
-            for query in panel.queries
-            if later.isdisjoint(series.name for series in series_in(query.promql))
-            and prometheus.empty(filled_in(_honest(query.promql), RATE_INTERVAL))
-        ]
+        empty = empty_panels(
+            prometheus, GATE_BOARD, RATE_INTERVAL, absent=later, truly_zero={"vllm:prefix_cache_hits_total"}
+        )  # the embedded engine has no prefix cache
         rules = prometheus.rules()
         return Looked(
             empty,
@@ -131,11 +127,6 @@ def _look(folder: Path, config: dict[str, Any], leave_shadow: Callable[[], objec
             prometheus.ask("count(count by (gate) (kvbudget_pool_blocks))")[0][1],
             [rule["name"] for rule in rules if rule.get("state", "inactive") != "inactive"],
         )
-
-
-def _honest(promql: str) -> str:
-    """Without the stand-in for nothing, but where nothing is the truth: the embedded engine has no prefix cache."""
-    return promql if "vllm:prefix_cache_hits_total" in promql else bare(promql)
 
 
 def _address(url: str) -> str:

@@ -13,7 +13,7 @@ from kvbudget.report.monitoring.files import GROUPS
 from kvbudget.report.monitoring.panel import Dashboard
 from kvbudget.report.monitoring.sglang_panels import SGLANG_BOARD
 from kvbudget.report.monitoring.vllm_panels import VLLM_BOARD
-from prometheus import bare, filled_in, grouping_in, promtool, running_prometheus, series_in
+from prometheus import empty_panels, grouping_in, promtool, running_prometheus, series_in
 
 DATA = Path(__file__).parent / "data"
 BOARDS = {"vllm": VLLM_BOARD, "sglang": SGLANG_BOARD}
@@ -82,12 +82,7 @@ def test_no_panel_of_the_engines_is_empty_on_recorded_data(tmp_path: Path) -> No
     with running_prometheus(tmp_path, {"scrape_configs": []}) as prometheus:
         for engine, board in BOARDS.items():
             at_s = BEGUN_S + (LOOKS - 1) * STEP_S
-            empty = [
-                f"{panel.title}: {query.promql}"
-                for panel in board.panels
-                for query in panel.queries
-                if prometheus.empty(filled_in(bare(query.promql), "16s"), at_s)
-            ]
+            empty = empty_panels(prometheus, board, "16s", at_s=at_s)
             assert empty == [], engine
 
 

@@ -38,7 +38,7 @@ def _outcomes(finished: int, refused: int = 0, reason: str = "queue_full", expir
     }
 
 
-_RARE: Final = "0x2 1x2 2x2 3x2 4x2 5x2"  # once in three minutes
+_RARE: Final = "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7"  # once in two minutes
 
 
 _RECORDS: Final = (

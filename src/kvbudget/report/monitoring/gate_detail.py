@@ -5,6 +5,8 @@ from typing import Final
 from kvbudget.report.monitoring.panel import Kind, Panel, Query, Row, Unit, per_second, quantiles, share_of
 from kvbudget.report.monitoring.selectors import ENGINE, GATE, VLLM
 
+_NO_FINDING: Final = "healthy|insufficient_data"  # verdicts that are no trouble: drawn as 0, green
+
 TOKENS: Final = Row(
     "Tokens",
     (
@@ -122,13 +124,17 @@ NEXT: Final = Row(
             Unit.NUMBER,
             (
                 Query(
-                    f"max by (instance, code) (kvbudget_finding{{{ENGINE}}})",
+                    f'max by (instance, code) (kvbudget_finding{{{ENGINE}, code!~"{_NO_FINDING}"}} == 1)',
+                    "{{instance}} {{code}}",
+                ),
+                Query(
+                    f'0 * max by (instance, code) (kvbudget_finding{{{ENGINE}, code=~"{_NO_FINDING}"}} == 1)',
                     "{{instance}} {{code}}",
                 ),
             ),
             Kind.STATES,
             levels=(1, 1),
-            none="No finding holds",
+            none="Not told by this gate",
         ),
         Panel(
             "Demand and its forecast",

@@ -8,7 +8,7 @@ _BY: Final = 'gate="g1", instance="e1"'
 _LABELS: Final = {"gate": "g1", "instance": "e1"}
 
 
-_RARE: Final = "0x2 1x2 2x2 3x2 4x2 5x2"  # once in three minutes
+_RARE: Final = "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7"  # once in two minutes
 
 
 def _up(value: str, drained: str = "0x30") -> dict[str, str]:

@@ -118,7 +118,7 @@ _ROOM: Final = (
         (
             _LONG_PROMPTS,
             Scene("half as many run as an hour ago, and a few wait",
-                  engine("0.35x90", "200x5 100x85", "0x5 5x85"), "13m"),
+                  engine("0.35x90", "200x5 100x85", "0x5 5x85"), "20m"),
             Scene("256 run flat and nobody waits", engine("0.35x90", "256x90", "0x90"), "13m"),
             Scene("they wait for a LoRA slot",
                   engine("0.35x90", "200x90", "12x90", deferred="12x90", for_room="0x90"), "13m",

@@ -48,7 +48,7 @@ WASTE: Final = (
         MODEL,
         (
             Scene("10 %, then 2 %", prefix("0+5000x78", "0+500x66 33000+100x12"), "760m", (), 10),
-            Scene("60 %, then 10 %, of hardly anything", prefix("0+1000x78", "0+600x66 39600+100x12"), "760m", (), 10),
+            Scene("60 %, then 10 %, of hardly anything", prefix("0+2000x78", "0+1200x66 79200+200x12"), "760m", (), 10),
             Scene("60 %, then 40 %", prefix("0+50000x78", "0+30000x66 1980000+20000x12"), "760m", (), 10),
         ),
     ),
