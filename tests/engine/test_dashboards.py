@@ -5,6 +5,7 @@ With KVBUDGET_RECORD=FILE the figures of the run are written there: what tests/r
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from kvbudget.report.monitoring.vllm_panels import VLLM_BOARD
 from prometheus import Series, empty_panels, grouping_in, running_prometheus, series_in
 
 if TYPE_CHECKING:
-    from tests.engine.conftest import Engine, Prompts
+    from tests.engine.conftest import Engine, EngineFactory, Prompts
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
@@ -32,14 +33,15 @@ RATE_INTERVAL = "10s"
 STEP_S = 2.0
 LOOKS = 12
 FROM_PROMETHEUS = {"instance", "job"}
+FIRING = 'max by (alertname) (ALERTS{alertstate="firing"})'
 REMOVED = "vllm:gpu_cache_usage_perc"  # asked for by one rule, to say that the version is too old
 
 
 @contextmanager
-def load(engine: "Engine", prompts: "Prompts") -> Iterator[None]:
+def load(engine: "Engine", prompts: "Prompts", shared_tokens: int = 200) -> Iterator[None]:
     """Clients that come back at once; their prompts begin alike, and together they want more than the pool."""
     over = threading.Event()
-    shared = prompts.of(200, "shared")
+    shared = prompts.of(shared_tokens, "shared")
 
     def client(number: int) -> None:
         with httpx.Client(base_url=engine.url, timeout=60) as http:
@@ -94,14 +96,8 @@ def _known(series: Series, exported: dict[str, set[str]]) -> bool:
 def test_no_panel_of_a_vllm_under_load_is_empty_and_every_rule_can_be_computed(
     vllm: "Engine", prompts: "Prompts", tmp_path: Path, figures: list[str]
 ) -> None:
-    engines = {"static_configs": [{"targets": [vllm.url.removeprefix("http://")]}]}
-    config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [RULES_FILE],
-        "scrape_configs": scrape_configs([], engines),
-    }
     (tmp_path / RULES_FILE).write_text(rules_text(GROUPS, "runbooks"))
-    with load(vllm, prompts), running_prometheus(tmp_path, config) as prometheus:
+    with load(vllm, prompts), running_prometheus(tmp_path, _config(vllm)) as prometheus:
         record = os.environ.get("KVBUDGET_RECORD")
         if record:
             Path(record).write_text(_recorded(vllm))
@@ -112,6 +108,40 @@ def test_no_panel_of_a_vllm_under_load_is_empty_and_every_rule_can_be_computed(
     assert empty == []
     assert broken == []
     figures.append(f"dashboards: {len(VLLM_BOARD.panels)} panels of a real vLLM, none of them empty")
+
+
+def test_a_real_vllm_with_few_places_is_told_from_a_full_one_and_an_idle_one_is_left_alone(
+    start_engine: "EngineFactory", prompts: "Prompts", tmp_path: Path
+) -> None:
+    """The written rules with all durations cut to seconds: 2 of 8 clients run, in a third of the pool."""
+    with start_engine("alerts", "--max-num-seqs=2") as engine:
+        (tmp_path / RULES_FILE).write_text(_hurried(rules_text(GROUPS, "runbooks")))
+        with running_prometheus(tmp_path, _config(engine)) as prometheus:
+            with load(engine, prompts, shared_tokens=10):
+                prometheus.wait_for(f"{FIRING} == 1", within_s=90)
+                during = {labels["alertname"] for labels, _ in prometheus.ask(FIRING)}
+            prometheus.wait_for(f"absent({FIRING})", within_s=90)
+            prometheus.wait_for("max_over_time(vllm:num_requests_running[5s]) == 0", within_s=90)
+            after = prometheus.ask(FIRING)
+    assert "KvbudgetSequencesFull" in during
+    assert during <= {"KvbudgetSequencesFull", "KvbudgetQueueSlow"}
+    assert after == []
+
+
+def _config(engine: "Engine") -> dict[str, Any]:
+    """Looks every second; the engine alone."""
+    targets = {"static_configs": [{"targets": [engine.url.removeprefix("http://")]}]}
+    return {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [RULES_FILE],
+        "scrape_configs": scrape_configs([], targets),
+    }
+
+
+def _hurried(rules: str) -> str:
+    """Windows of minutes become 8 s, of hours and days 60 s, and a condition has to hold for 2 s."""
+    minutes = re.sub(r"\[\d+m\]", "[8s]", rules)
+    return re.sub(r"for: \d+m", "for: 2s", re.sub(r"\[\d+[hd]\]", "[60s]", minutes))
 
 
 def _recorded(vllm: "Engine") -> str:
