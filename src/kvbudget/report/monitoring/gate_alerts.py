@@ -38,6 +38,15 @@ def _outcomes(finished: int, refused: int = 0, reason: str = "queue_full", expir
     }
 
 
+_BOUNDS: Final = ("1.0", "2.5", "10.0", "30.0", "+Inf")
+
+
+def _waits(*counts: int) -> dict[str, str]:
+    """So many a minute within each of the bounds and not within the one before."""
+    bucket = 'kvbudget_queue_seconds_bucket{gate="g1", instance="g1", le="%s"}'
+    return {bucket % bound: f"0+{sum(counts[: place + 1])}x30" for place, bound in enumerate(_BOUNDS)}
+
+
 _RARE: Final = "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7"  # once in two minutes
 
 
@@ -255,6 +264,23 @@ _REFUSING: Final = (
             Scene("half of very few do",
                   {'kvbudget_requests_total{gate="g1", instance="g1", outcome="finished"}': _RARE,
                    'kvbudget_requests_total{gate="g1", instance="g1", outcome="expired"}': _RARE}, "13m"),
+        ),
+    ),
+    Alert(
+        "KvbudgetQueueSlow",
+        "gate",
+        Severity.WARNING,
+        "gate:kvbudget_queue_seconds:p95_rate5m > 10",
+        5,
+        "One of twenty requests waits over {{ $value | humanizeDuration }} for room at gate {{ $labels.gate }}.",
+        "Clients feel it as time to first token, and whoever set a deadline leaves empty-handed.",
+        "Free: see what fills (pool, budget or sequences); --slo-ttft refuses at once who would wait too long.",
+        Scene("a tenth waits half a minute", _waits(90, 0, 0, 10, 0), "13m", ("KvbudgetQueueSlow gate",)),
+        "One of twenty requests waits over 20s for room at gate g1.",
+        {"gate": "g1"},
+        (
+            Scene("one of a hundred does", _waits(99, 0, 0, 1, 0), "13m"),
+            Scene("a tenth waits for some seconds", _waits(90, 0, 10, 0, 0), "13m"),
         ),
     ),
     Alert(
