@@ -65,9 +65,16 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} - {"README"} == {alert.name for alert in ALERTS}
 
 
-def test_the_index_of_the_pages_lists_them_all() -> None:
-    listed = re.findall(r"\]\((\w+)\.md\)", (PAGES / "README.md").read_text())
-    assert sorted(set(listed)) == sorted({alert.name for alert in ALERTS})
+def test_the_index_of_the_pages_tells_severity_and_who_sees_it() -> None:
+    listed = re.findall(
+        r"^\| \[(\w+)\]\((\w+)\.md\) \| (\w+) \| ([\w, ]+) \|$", (PAGES / "README.md").read_text(), re.M
+    )
+    names = dict.fromkeys(alert.name for alert in ALERTS)
+    assert sorted(listed) == sorted(
+        (name, name, same[0].severity.value, ", ".join(alert.seen_by for alert in same))
+        for name in names
+        for same in ([alert for alert in ALERTS if alert.name == name],)
+    )
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.glob("Kvbudget*.md")), ids=lambda page: page.stem)
