@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric
 
-from kvbudget.edge.admin import GAUGES, gauges
+from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.service import ServiceSettings, start_service
@@ -20,6 +20,7 @@ FROM_PROMETHEUS = {"instance", "job", "gate", "exported_instance"}
 AWAITED = {
     "kvbudget_finding": {"instance", "code"},
     "kvbudget_demand_tokens": {"instance"},
+    "kvbudget_forecast_alarm": {"instance"},
     "kvbudget_forecast_demand_tokens": {"instance", "bound"},
     "kvbudget_forecast_saturation_probability": {"instance"},
 }
@@ -32,7 +33,6 @@ def exported() -> dict[str, set[str]]:
         engine = await start_engine(EngineSettings(num_blocks=65, max_model_len=512))
         service = await start_service(ServiceSettings(engine.url, port=0, admin_port=0))
         try:
-            service.gateway.metrics.gauges = lambda: gauges(service.reception)
             service.gateway.metrics.shadow_refusals["pool_full"] += 1
             return list(service.gateway.metrics.collect())
         finally:

@@ -27,6 +27,7 @@ RATE_INTERVAL = "5s"
 LATER = (
     "kvbudget_finding",
     "kvbudget_demand_tokens",
+    "kvbudget_forecast_alarm",
     "kvbudget_forecast_demand_tokens",
     "kvbudget_forecast_saturation_probability",
 )

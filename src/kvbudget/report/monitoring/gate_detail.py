@@ -151,15 +151,14 @@ NEXT: Final = Row(
         ),
         Panel(
             "Chance to be full within 30 minutes",
-            "Over a half: the alarm.",
+            "And, dashed, the alarm: 1 when the chance is above what has been worth a warning so far.",
             Unit.SHARE,
             (
+                Query(f"max by (instance) (kvbudget_forecast_saturation_probability{{{ENGINE}}})", "{{instance}}"),
                 Query(
-                    f"max by (instance) (kvbudget_forecast_saturation_probability{{{ENGINE}}})",
-                    "{{instance}}",
+                    f"max by (instance) (kvbudget_forecast_alarm{{{ENGINE}}})", "{{instance}} alarm", right=Unit.NUMBER
                 ),
             ),
-            levels=(0.3, 0.5),
             most=1.0,
         ),
     ),

@@ -194,8 +194,11 @@ _OWN: Final = (
 )  # fmt: skip
 
 
-def _chance(value: str) -> dict[str, str]:
-    return {f"kvbudget_forecast_saturation_probability{{{_BY}}}": value}
+def _chance(chance: str, alarm: str) -> dict[str, str]:
+    return {
+        f"kvbudget_forecast_saturation_probability{{{_BY}}}": chance,
+        f"kvbudget_forecast_alarm{{{_BY}}}": alarm,
+    }
 
 
 def _finding(code: str) -> dict[str, str]:
@@ -207,18 +210,20 @@ _COMING: Final = (
         "KvbudgetForecastSaturation",
         "gate",
         Severity.WARNING,
-        "max by (gate, instance) (kvbudget_forecast_saturation_probability) > 0.5",
+        "max by (gate, instance) (kvbudget_forecast_saturation_probability)\n"
+        "and on (gate, instance) (kvbudget_forecast_alarm == 1)",
         5,
         "Engine {{ $labels.instance }} will be full within 30 minutes with a chance of"
         " {{ $value | humanizePercentage }}.",
         "Demand (let in, waiting and refused) heads for 95 % of the pool. Nobody waits yet.",
         "Free: put off batch work; drain nothing; see that the queue and the tenants' shares are set as you want them.",
-        Scene("the evening peak builds up", _chance("0.2x5 0.8x20"), "13m", ("KvbudgetForecastSaturation",)),
+        Scene("the evening peak builds up", _chance("0.2x5 0.8x20", "0x5 1x20"), "13m",
+              ("KvbudgetForecastSaturation",)),
         "Engine e1 will be full within 30 minutes with a chance of 80%.",
         _LABELS,
         (
-            Scene("it may be full", _chance("0.3x30"), "13m"),
-            Scene("a burst passes", _chance("0.2x5 0.9x2 0.2x20"), "9m"),
+            Scene("it may be full, and by its own record that is no reason to warn", _chance("0.6x30", "0x30"), "13m"),
+            Scene("a burst passes", _chance("0.2x5 0.9x2 0.2x20", "0x5 1x2 0x20"), "9m"),
         ),
         "forecast",
     ),
