@@ -45,7 +45,7 @@ def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [str(tool("promtool")), *arguments]
     environment = {**os.environ, "TMPDIR": str(folder), "GOGC": "800"}  # short-lived: a third of its time is garbage
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=380, check=False
     )
 
 

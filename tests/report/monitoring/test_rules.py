@@ -35,6 +35,7 @@ def test_promtool_takes_the_rules(folder: Path) -> None:
     assert f"{rules} rules found" in checked.stdout
 
 
+@pytest.mark.timeout(400)  # 6 s of CPU, on a machine that may be busy with much else
 @pytest.mark.parametrize("name", TESTS)
 def test_promtool_sees_every_alert_fire_on_its_scene_and_no_other(folder: Path, name: str) -> None:
     tested = promtool("test", "rules", name, folder=folder)
