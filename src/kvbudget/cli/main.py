@@ -31,6 +31,7 @@ COMMANDS = {
     "ui": "the pages alone: the KV ledger of any model in a browser",
     "simulate": "admission policies under a trace or a made load, before a model of the engine",
     "diagnose": "what is wrong with an engine's KV cache, how sure that is, and what to do first",
+    "dashboards": "Grafana dashboards, Prometheus rules with their tests, and a stack to run them",
     "replay": "open-loop load from a trace against a real endpoint",
 }
 # argparse asks gettext for every word that it might show, and gettext imports locale; our own words have no other
@@ -98,6 +99,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=100)
+
+
+class _Overview(_Help):
+    """Of all commands, one a line: argparse leaves out how far they are indented, and would break after a long name."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, COMMANDS)) + 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,7 +181,7 @@ def _without_command(argv: list[str]) -> NoReturn:
         prog="kvbudget",
         description="One accounting for the KV cache of self-hosted LLM servers.",
         epilog="kvbudget COMMAND --help shows flags and examples.",
-        formatter_class=_Help,
+        formatter_class=_Overview,
     )
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")

@@ -123,6 +123,8 @@ GAUGES = {
     "kvbudget_backend_up": "1 if the engine answers and makes progress, else 0.",
     "kvbudget_elsewhere_blocks": "Blocks held in the engine by what did not come through this gate, as far as is seen.",
     "kvbudget_taken_blocks": "Blocks that are not promised for now: held elsewhere, or of an engine that came back.",
+    "kvbudget_sequences": "Sequences that requests let in through this gate may have running at once.",
+    "kvbudget_sequence_limit": "Sequences that may run at once (max_num_seqs).",
     "kvbudget_instance_draining": "1 if the instance is taken out of service by an operator, else 0.",
     "kvbudget_instance_ejected": "1 if failures in a row took the instance out, else 0.",
     "kvbudget_finding": "1 while what the code says holds of the instance, else 0; `kvbudget diagnose` has the codes.",
@@ -170,6 +172,8 @@ def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
         "kvbudget_backend_up": float(gate.backend_up),
         "kvbudget_elsewhere_blocks": member.elsewhere_blocks,
         "kvbudget_taken_blocks": gate.promises.taken_blocks,
+        "kvbudget_sequences": ledger.sequences,
+        "kvbudget_sequence_limit": gate.config.max_num_seqs,
         "kvbudget_instance_draining": float(member.draining),
         "kvbudget_instance_ejected": float(member.circuit.is_open),
     }
