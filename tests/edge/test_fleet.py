@@ -271,6 +271,57 @@ def test_gauges_are_told_by_instance(play: Play) -> None:
     play(scene, {"a": {"count": 10}, "b": {"count": 10}})
 
 
+def test_a_shadow_that_a_fleet_would_refuse_ends_and_is_forgotten(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        stand.service.gateway.set_shadow(True)
+        assert (await stand.chat(max_tokens=10_000)).status_code == 200  # refused by its length, and forwarded
+        stand.engines["a"].die = stand.engines["b"].die = "before head"
+        broken = await stand.chat(max_tokens=10_000)
+        assert (broken.status_code, broken.json()["error"]["code"]) == (502, "upstream_failed")
+        assert list(stand.service.gateway.flows) == []
+        assert stand.outcomes() == {"finished": 1, "upstream_failed": 1}
+
+    play(scene, {"a": {"count": 10}, "b": {"count": 10}})
+
+
+def test_what_the_kill_switch_freed_before_a_fleet_ends_without_a_place_there(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        gateway, fleet = stand.service.gateway, stand.service.fleet
+        tasks = [asyncio.create_task(stand.chat(max_tokens=400)) for _ in range(6)]
+        await stand.until(lambda: fleet.waiting == 4)
+        gateway.set_shadow(True)
+        await stand.until(lambda: sum(stand.asked().values()) == 6)
+        gateway.set_shadow(False)
+        await stand.until(lambda: fleet.waiting == 0)  # the queue's deadline: refused there, and under way all the same
+        for engine in stand.engines.values():
+            engine.release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+        assert (list(gateway.flows), stand.outcomes(), stand.promised()) == ([], {"finished": 6}, 0)
+
+    engine = {"count": 100, "hold": True}
+    play(scene, {"a": dict(engine), "b": dict(engine)}, queue_ns=200_000_000)
+
+
+def test_how_a_shadow_ended_is_heard_of_the_engine_that_it_was_sent_to(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        gateway, fleet = stand.service.gateway, stand.service.fleet
+        first = [asyncio.create_task(stand.chat(max_tokens=400)) for _ in range(2)]
+        await stand.until(lambda: sum(stand.asked().values()) == 2)
+        gateway.set_shadow(True)
+        stand.engines["a"].die = "before head"
+        for _ in range(3):  # they wait in one queue or the other, and are all sent to the first
+            assert (await stand.chat(max_tokens=400)).status_code == 502
+        gateway.set_shadow(False)
+        assert {member.name: member.circuit.is_open for member in fleet.members} == {"a": True, "b": False}
+        stand.engines["a"].die = ""
+        for engine in stand.engines.values():
+            engine.release.set()
+        await asyncio.gather(*first)
+
+    engine = {"count": 100, "hold": True}
+    play(scene, {"a": dict(engine), "b": dict(engine)})
+
+
 def test_an_engine_that_was_overloaded_for_a_moment_is_asked_again_from_our_queue(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         engine = stand.engines["a"]
