@@ -40,6 +40,7 @@ class ScriptedEngine:
     usage_cached_tokens: int | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[dict[str, str]] = field(default_factory=list)
+    last_heads: dict[str, dict[str, str]] = field(default_factory=dict)  # of every path
     closed: int = 0
     hold: bool = False
     hold_counting: bool = False
@@ -81,6 +82,7 @@ class ScriptedEngine:
         path = lines[0].split(" ")[1]
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        self.last_heads[path] = headers
         if path == "/health":
             return self._json(writer, {} if self.healthy else {"error": "sick"}, 200 if self.healthy else 500)
         if path == "/metrics" and self.metrics is not None:

@@ -83,6 +83,7 @@ class Backend:
         self._look_now = asyncio.Event()
         self.on_down: Callable[[], None] = lambda: None
         self.credentials: Headers = []  # of the gate's own calls
+        self.replaces_keys = False  # the engine gets its own key in place of the clients'
         self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
 
     def use_api_key(self, key: str | None, *, replacing: bool) -> None:
@@ -90,6 +91,7 @@ class Backend:
         engine gets its own in their place; else theirs are for the engine, which judges them as without a gate."""
         self.credentials = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
         self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+        self.replaces_keys = key is not None and replacing
         if key is not None and replacing:
             self._without = _NOT_FORWARDED | _CREDENTIALS
             self._names = _REQUEST_ID | {b"authorization"}

@@ -24,6 +24,8 @@ SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By 408 and those of `tries.OVERLOADED` an engine says that it has enough to do: not relayed, because they tell clients
 # nothing of when to come back (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
 _ENGINE_TIMED_OUT: Final = 408
+# Where the gate has put the engine's key in place of the client's, these are no word to the client.
+_KEY_REFUSED: Final = frozenset({401, 403})
 _DONE: Final = RelayOutcome.DONE
 _RESERVED: Final = Held.RESERVED
 _OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
@@ -169,6 +171,8 @@ class RelayEnds:
         """Whether an answer of the engine with this status reaches the client as it comes."""
         if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
             return False  # its body tells whether that was for want of room
+        if status in _KEY_REFUSED and flow.backend is not None and flow.backend.replaces_keys:
+            return False
         return status not in OVERLOADED and status != _ENGINE_TIMED_OUT
 
     def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
@@ -177,6 +181,11 @@ class RelayEnds:
         exchange, request_id = flow.exchange, flow.identity.request_id
         if end.status == _ENGINE_TIMED_OUT:
             plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
+            return
+        if end.status in _KEY_REFUSED:
+            log.error("the engine answered %s to the gate's key for it (KVBUDGET_BACKEND_API_KEY)", end.status)
+            told = "The engine does not take the key that this gate has for it."
+            plain_error(exchange, 502, told, request_id, "upstream_failed")
             return
         if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
             exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)

@@ -330,7 +330,12 @@ class Gateway:
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
-        self.ends.ended(flow, end)
+        try:
+            self.ends.ended(flow, end)
+        except Exception:
+            # Whatever is wrong with what is made of it, a promise ends with its relay.
+            self.end(flow, Outcome.UPSTREAM_FAILED, output_tokens=None, engine_done=False)
+            raise
 
     def passes_on(self, flow: Flow, status: int) -> bool:
         """Whether an answer of the engine with this status reaches the client as it comes."""
@@ -398,13 +403,12 @@ class Gateway:
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
+        if flow.held is not _NOTHING:  # else a shadow that the gate would have refused
+            flow.held = _NOTHING
+            tokens = None if output_tokens is None else Tokens(output_tokens)
+            self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
         if self.access_log is not None and flow.record is not None:
             self.access_log.ended(flow.record, outcome, status, self.now_ns(), output_tokens, cached_tokens)
-        if flow.held is _NOTHING:
-            return  # a shadow that the gate would have refused
-        flow.held = _NOTHING
-        tokens = None if output_tokens is None else Tokens(output_tokens)
-        self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
 
     # The engine goes and comes; we go
 
