@@ -1,6 +1,6 @@
 """Throws bytes and broken networks at the edge of the gate; what is found is told with the line that repeats it.
 
-    python scripts/fuzz_edge.py requests --count 1000000 --seed 1    # heads and whole connections, beside h11
+    python scripts/fuzz_edge.py requests --count 1000000 --seed 1    # whole connections, beside h11 and aiohttp
     python scripts/fuzz_edge.py faults --seeds 20 --step 1           # every k-th operation of the network fails
     python scripts/fuzz_edge.py faults --seed 3 --fault reset:412    # one run again, with its log
 
@@ -17,13 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from h11_twin import difference, made_connection
+import aiohttp_twin
+import h11_twin
+from h11_twin import made_connection
 from virtual_gate import run
 from virtual_network import Fault
 
 KINDS = ("reset", "end", "stall")
 _EVERY_S = 30.0
 _MOST_SHOWN = 20
+_READERS = {"h11": h11_twin.difference, "aiohttp": aiohttp_twin.difference}
 
 
 def main() -> int:
@@ -53,18 +56,21 @@ def _requests(count: int, seed: int) -> int:
     for number in range(count):
         wire = made_connection(chance)
         cuts = sorted(chance.randrange(len(wire)) for _ in range(chance.choice((0, 1, 3))))
-        try:
-            told = difference(wire, cuts)
-        except Exception as error:
-            told = f"crash: {error!r}"
-        if told:
-            found += 1
-            if found <= _MOST_SHOWN:
-                print(f"{told}\n  seed {seed}, input {number}, cuts {cuts}: {wire!r}")
+        for reader, difference in _READERS.items():
+            try:
+                told = difference(wire, cuts)
+            except Exception as error:
+                told = f"crash: {error!r}"
+            if told:
+                found += 1
+                if found <= _MOST_SHOWN:
+                    print(f"{reader}: {told}\n  seed {seed}, input {number}, cuts {cuts}: {wire!r}")
         if time.monotonic() - told_at > _EVERY_S:
             told_at = time.monotonic()
             print(f"{number + 1} of {count}, {found} found", file=sys.stderr)
-    print(f"{count} connections beside h11, {found} read differently, {time.monotonic() - began:.0f} s")
+    print(
+        f"{count} connections beside {' and '.join(_READERS)}, {found} read differently, {time.monotonic() - began:.0f} s"
+    )
     return 1 if found else 0
 
 
