@@ -51,6 +51,14 @@ def test_without_a_key_that_is_known_nobody_is_let_in_and_nothing_is_repeated(
     assert refused.value.status == 401
 
 
+def test_a_key_with_more_behind_it_is_none_and_is_not_remembered() -> None:
+    ring = KeyRing({"team": TEAM})
+    for number in range(20):
+        with pytest.raises(UnauthorizedError):
+            ring.holder([bearer(f"{KEY}{' ' * 600}{number}")])
+    assert ring.holder([bearer(KEY)]) is TEAM
+
+
 def test_without_keys_in_the_settings_everybody_may_come() -> None:
     assert identities().read([], b"r").tenant == "default"
 
