@@ -41,16 +41,17 @@ LAWFUL: dict[Surface, dict[str, Any]] = {
 }
 MEMBERS = sorted(
     words("""model messages max_tokens max_completion_tokens n stream stream_options stop tools tool_choice
-    response_format logprobs top_logprobs seed best_of use_beam_search echo prompt_logprobs add_generation_prompt prompt
-    input inputs continue_final_message chat_template chat_template_kwargs documents reasoning_effort
-    truncate_prompt_tokens suffix kv_transfer_params vllm_xargs session_params background n_predict n_cmpl max_new_tokens mm_processor_kwargs
-    system instructions max_output_tokens previous_response_id truncation reasoning text conversation thinking output_config
-    parameters input_ids text_1 text_2 query queries items data encoding_format add_special_tokens prompt_embeds
-    previous_input_messages top_n data_1""")
+    response_format logprobs top_logprobs seed best_of use_beam_search echo prompt_logprobs
+    add_generation_prompt prompt input inputs continue_final_message chat_template chat_template_kwargs
+    documents reasoning_effort truncate_prompt_tokens suffix kv_transfer_params vllm_xargs
+    session_params background n_predict n_cmpl max_new_tokens mm_processor_kwargs system instructions
+    max_output_tokens previous_response_id truncation reasoning text conversation thinking output_config
+    parameters input_ids text_1 text_2 query queries items data encoding_format add_special_tokens
+    prompt_embeds previous_input_messages top_n data_1""")
 )
-KINDS = words("""text image_url input_text input_image output_text image tool_use tool_result thinking redacted_thinking
-    tool_reference refusal input_audio document function custom message function_call function_call_output reasoning
-    user assistant system developer tool""")
+KINDS = words("""text image_url input_text input_image output_text image tool_use tool_result thinking
+    redacted_thinking tool_reference refusal input_audio document function custom message function_call
+    function_call_output reasoning user assistant system developer tool""")
 IMAGES = ["data:image/gif;base64,R0lGODlhAAEAAQ==", "data:,x", "https://a/b.png", "data:image/png;base64,!!!!"]
 scalars = (
     st.none()
@@ -63,9 +64,10 @@ scalars = (
 names = st.sampled_from(
     sorted(
         words("""role content type text image_url url name arguments function tool_calls id tool_call_id parameters
-        strict description source input tool_use_id refusal reasoning reasoning_content summary output call_id effort
-        status namespace prompt_token_ids do_remote_decode kv_transfer_params max_new_tokens best_of truncate input_schema
-        decoder_input_details encrypted_content defer_loading schema format detail tool_name""")
+    strict description source input tool_use_id refusal reasoning reasoning_content summary output
+    call_id effort status namespace prompt_token_ids do_remote_decode kv_transfer_params max_new_tokens
+    best_of truncate input_schema decoder_input_details encrypted_content defer_loading schema format
+    detail tool_name""")
     )
 )
 values = st.recursive(
