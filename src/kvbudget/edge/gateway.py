@@ -20,7 +20,7 @@ from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
-from kvbudget.edge.openai.forward import forwarded_body
+from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
@@ -38,6 +38,9 @@ log = logging.getLogger("kvbudget.gateway")
 
 _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
+_SLIMMED_BYTES: Final = (
+    16 * 1024
+)  # of a body, from which more is kept of it than need be; smaller ones are not worth it
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
@@ -157,6 +160,8 @@ class Gateway:
             prefix,
             model=ask.model,
         )
+        if len(ask.raw) >= _SLIMMED_BYTES:
+            flow.ask = ask = slimmed(ask)
         self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.body import MAX_DEPTH
 from kvbudget.edge.openai.errors import BadRequestError
-from kvbudget.edge.openai.forward import forwarded_body
+from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.surfaces.members import MAX_SEQUENCES, MOST_MODEL_CHARS
 from kvbudget.edge.tokens.bound import BoundCounter
 from kvbudget.edge.tokens.count import Count
@@ -145,7 +145,9 @@ def test_it_is_read_as_it_will_be_charged_or_refused(surface: Surface, more: dic
     for counter in (BoundCounter(), *counters):
         count = counted(ask, counter)
         assert count is None or (count.prompt_tokens and all(tokens >= 0 for tokens in count.prompt_tokens))
-    forwarded = json.loads(forwarded_body(ask, 3))
+    sent = forwarded_body(ask, 3)
+    assert forwarded_body(slimmed(ask), 3) == sent
+    forwarded = json.loads(sent)
     if ask.max_new_field:
         holder, _, name = ask.max_new_field.rpartition(".")
         assert (forwarded[holder] if holder else forwarded)[name] == 3
