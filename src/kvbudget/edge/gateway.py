@@ -40,7 +40,7 @@ _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
 _SLIMMED_BYTES: Final = (
     16 * 1024
-)  # of a body, from which more is kept of it than need be; smaller ones are not worth it
+)  # of a body; below, what could be spared is not worth it
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
