@@ -38,9 +38,7 @@ log = logging.getLogger("kvbudget.gateway")
 
 _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
-_SLIMMED_BYTES: Final = (
-    16 * 1024
-)  # of a body; below, what could be spared is not worth it
+_SLIMMED_BYTES: Final = 16 * 1024  # of a body; below, what could be spared is not worth it
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
