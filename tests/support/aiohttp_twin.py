@@ -40,6 +40,10 @@ LENIENT: list[Rule] = [
     ("a CR or LF alone before the request line", re.compile(rb"^(?:\r\n)*(?:\n|\r(?!\n))").match),
     ("several blanks in the request line", re.compile(rb"^(?:\r\n)*[^\r\n]*(?: {2}| HTTP/1\.[01] )").match),
     ("an empty element in the list of codings", re.compile(rb"(?i)\ntransfer-encoding:[^\r\n]*,").search),
+    (
+        "an unknown coding beside an offer of another protocol: taken for no body",
+        re.compile(rb"(?i)\ntransfer-encoding:(?![ \t]*chunked[ \t]*\r)[^\0]*\nupgrade:").search,
+    ),
     ("a request line of two words, as HTTP/0.9", re.compile(rb"^(?:\r\n)*[A-Z]+ [^ \r\n]+\r?\n").match),
 ]
 # Its reader puts the trailers of a body before the headers of the request behind it.

@@ -36,6 +36,7 @@ def test_what_is_listed_as_aiohttps_own_is_still_so() -> None:
         b"\n" + head,
         head.replace(b"/p ", b"/p  "),
         chunked.replace(b"chunked", b",chunked") + b"0\r\n\r\n",
+        head.replace(b"host: a", b"host: a\r\nTransfer-Encoding: Chud\r\nConnection: Upgrade\r\nUpgrade: h2c"),
         b"POST /p\r\nhost: a\r\n\r\n",
     ]
     for wires, rules, theirs in ((refuses, ITS_OWN, 0), (reads, LENIENT, 1)):
