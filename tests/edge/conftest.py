@@ -50,7 +50,7 @@ class ScriptedEngine:
     metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
     models_broken: bool = False
     models: list[str] = field(default_factory=lambda: ["m"])
-    die: str = ""  # "before head" or "midway"
+    die: str = ""  # "before head", "midway", or "for good"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -109,6 +109,12 @@ class ScriptedEngine:
             return self._json(
                 writer, {"error": {"message": self.refuse_message, "code": "engine's own"}}, self.refuse_with
             )
+        if self.die == "for good":
+            assert self._server is not None
+            self._server.close()
+            for other in list(self._writers):
+                other.transport.abort()
+            return False
         if self.die == "before head":
             writer.transport.abort()
             return False

@@ -210,6 +210,15 @@ def test_a_request_at_which_engines_break_off_is_tried_twice_at_most(play: Play)
     play(scene, {name: {"count": 10, "die": "before head"} for name in "abc"})
 
 
+def test_a_request_that_kills_engines_does_not_go_from_one_to_the_next(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat()  # on connections that were kept: each is lost, and then there is none to be had
+        assert answer.status_code == 503
+        assert sorted(stand.asked().values()) == [0, 0, 1, 1]
+
+    play(scene, {name: {"count": 10, "die": "for good"} for name in "abcd"})
+
+
 def test_failures_in_a_row_take_one_out(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         for _ in range(12):
