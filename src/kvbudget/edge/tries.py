@@ -2,9 +2,9 @@
 
 Only where nothing was sent to the client. An engine that said that it is overloaded gets it again from our own queue,
 later; one that could not be reached or broke off is not asked again, another instance is. A request at which an engine
-broke off may be the reason, so it is tried once more and not twice (also where the engine cannot be reached any more for
-a second sending after its kept connection died); one at which an engine was silent for too long is not, as the engine
-may hold its blocks for minutes (vllm PR #29906).
+broke off may be the reason, so it is tried once more and not twice (also where the engine, after a kept connection died
+under the request, cannot be reached any more); one at which an engine was silent for too long is not, as the engine may
+hold its blocks for minutes (vllm PR #29906).
 """
 
 from enum import Enum
