@@ -2,6 +2,7 @@
 
     python scripts/fuzz_edge.py requests --count 1000000 --seed 1    # whole connections, beside h11 and aiohttp
     python scripts/fuzz_edge.py faults --seeds 20 --step 1           # every k-th operation of the network fails
+    python scripts/fuzz_edge.py faults --seeds 20 --engines 2        # the same before two, while an operator switches
     python scripts/fuzz_edge.py faults --seed 3 --fault reset:412    # one run again, with its log
 
 Exit 1 when something was found. A run of `faults` is a whole gate with seven clients on a virtual network and clock: all
@@ -37,17 +38,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="so many seeds of faults (%(default)s)")
     parser.add_argument("--step", type=int, default=1, help="only every so many-th operation fails (%(default)s)")
+    parser.add_argument(
+        "--engines", type=int, default=1, help="engines behind the gate; of 2, an operator is at work too"
+    )
     parser.add_argument("--fault", metavar="KIND:NUMBER", help="this one alone")
     args = parser.parse_args()
     if args.what == "requests":
         return _requests(args.count, args.seed)
     if args.fault is not None:
         kind, _, number = args.fault.partition(":")
-        problem = _run(args.seed, Fault(int(number), kind))
+        problem = _run(args.seed, Fault(int(number), kind), args.engines)
         print(problem or "nothing is wrong")
         return 1 if problem else 0
     logging.disable(logging.CRITICAL)
-    return _faults(range(args.seed, args.seed + args.seeds), args.step)
+    return _faults(range(args.seed, args.seed + args.seeds), args.step, args.engines)
 
 
 def _requests(count: int, seed: int) -> int:
@@ -74,24 +78,24 @@ def _requests(count: int, seed: int) -> int:
     return 1 if found else 0
 
 
-def _faults(seeds: range, step: int) -> int:
+def _faults(seeds: range, step: int, engines: int) -> int:
     runs = found = 0
     for seed in seeds:
-        operations = run(seed).operations
+        operations = run(seed, engines=engines).operations
         for kind in KINDS:
             for number in range(seed % step, operations, step):
                 runs += 1
-                problem = _run(seed, Fault(number, kind))
+                problem = _run(seed, Fault(number, kind), engines)
                 if problem:
                     found += 1
-                    print(f"--seed {seed} --fault {kind}:{number}: {problem}")
+                    print(f"--seed {seed} --engines {engines} --fault {kind}:{number}: {problem}")
     print(f"{runs} runs with one fault each, {found} left something behind")
     return 1 if found else 0
 
 
-def _run(seed: int, fault: Fault) -> str:
+def _run(seed: int, fault: Fault, engines: int) -> str:
     try:
-        told = run(seed, fault)
+        told = run(seed, fault, engines=engines)
     except Exception as error:
         return repr(error)
     return "; ".join(told.failures + told.wrong)
