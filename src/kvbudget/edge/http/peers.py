@@ -44,11 +44,11 @@ class ProxyHeader(NamedTuple):
 class Trusted:
     """Addresses from which connections begin with a PROXY header."""
 
-    __slots__ = ("_networks", "_unix")
+    __slots__ = ("_networks", "_of_unix")
 
     def __init__(self, listed: Sequence[str]) -> None:
         """Raises BadValueError for what is no address or network."""
-        self._unix = UNIX in listed
+        self._of_unix = UNIX in listed  # not `_unix`: compiled it would be `__unix`, a macro of the C compiler
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for text in listed:
             if text != UNIX:
@@ -61,7 +61,7 @@ class Trusted:
         """Whether a connection from there, by its socket's word, begins with the header."""
         address = _address_of(peername)
         if address is None:
-            return self._unix
+            return self._of_unix
         try:
             there = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
