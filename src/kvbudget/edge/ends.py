@@ -8,6 +8,7 @@ from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tries import MOST_TRIES, OVERLOADED, Again, again_after, busy_ns, heard_of
@@ -102,6 +103,14 @@ class RelayEnds:
             plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")
         elif ended in _UNANSWERED and flow.exchange.open:
             self.unanswered(flow.exchange, flow.identity.request_id, end, backend)
+
+    def uncharged(self, exchange: Exchange, identity: Identity, end: RelayEnd) -> None:
+        """The end of one that passed without a charge because shadow mode refuses nothing."""
+        outcome = _OUTCOMES[end.outcome]
+        if end.outcome is _DONE and end.status is not None and end.status >= 400:
+            outcome = Outcome.UPSTREAM_REFUSED
+        self._gateway.metrics.outcomes[outcome] += 1
+        self._gateway.log_uncounted(exchange, identity, outcome, end.status)
 
     def _hear(self, flow: Flow, end: RelayEnd) -> None:
         """What the end of a relay tells of the engine."""
