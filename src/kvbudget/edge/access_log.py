@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import orjson
 
@@ -51,6 +51,18 @@ class Record:
         self.admitted: Forward | None = None
         self.first_ns: int | None = None
         self.instance: str | None = None
+
+
+class RequestLog(Protocol):
+    """Hears of every request once, when it is over."""
+
+    def refused(self, record: Record, status: int, refusal: Refusal, now_ns: int, reject: Reject | None = None) -> None:
+        """It was not forwarded."""
+
+    def ended(
+        self, record: Record, outcome: Outcome, status: int | None, now_ns: int, output: int | None, cached: int | None
+    ) -> None:
+        """It was admitted or waited, and is over."""
 
 
 class AccessLog:
@@ -130,7 +142,7 @@ class AccessLog:
     def _put(self, record: Record, outcome: str, status: int | None, now_ns: int, more: dict[str, object]) -> None:
         identity, asked, admitted = record.identity, record.asked, record.admitted
         entry: dict[str, object] = {
-            "time": _iso(self._wall_ns + record.since_ns),
+            "time": iso_time(self._wall_ns + record.since_ns),
             "request_id": identity.request_id.decode("latin-1"),
             "tenant": identity.tenant,
             "priority": identity.priority,
@@ -201,7 +213,8 @@ def _ms(duration_ns: int) -> float:
     return round(duration_ns / 1e6, 3)
 
 
-def _iso(time_ns: int) -> str:
+def iso_time(time_ns: int) -> str:
+    """A stamp with milliseconds, in UTC."""
     seconds, rest_ns = divmod(time_ns, 10**9)
     parts = time.gmtime(seconds)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', parts)}.{rest_ns // 1_000_000:03d}Z"

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from kvbudget import __version__
@@ -16,6 +16,9 @@ from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens import counting
+from kvbudget.edge.web.live import Live
+from kvbudget.edge.web.pages import page_routes
+from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import InputError
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.gate import Gate
@@ -30,9 +33,10 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 
 
 def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change: `/v1/mode`,
-    `/v1/reload`, and the drain of an instance."""
+    """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change:
+    `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
+    simulator = Simulator()
     registry = CollectorRegistry()
     gateway.metrics.gauges = lambda: gauges(reception)
     registry.register(gateway.metrics)
@@ -69,8 +73,11 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             return JSONResponse({"error": str(error)}, status_code=400)
         return JSONResponse({"changed": changed, "needs_restart": later})
 
-    async def index(_: Request) -> Response:
-        paths = ["/v1/state", "/v1/instances", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
+    async def index(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("/live", status_code=307)
+        paths = ["/live", "/ledger"]
+        paths += ["/v1/state", "/v1/instances", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
         return JSONResponse({"kvbudget": __version__, "paths": paths})
 
     return Starlette(
@@ -83,6 +90,8 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),
+            *page_routes(simulator, "/live"),
+            *Live(reception, now_ns, simulator).routes(),
         ]
     )
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from kvbudget.edge.access_log import AccessLog, Asked, Record
+from kvbudget.edge.access_log import Asked, Record, RequestLog
 from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
@@ -62,7 +62,7 @@ class Gateway:
         default_new_tokens: Tokens,
         now_ns: Callable[[], int],
         prefix_keys: PrefixKeys | None = None,
-        access_log: AccessLog | None = None,
+        access_log: RequestLog | None = None,
         fleet: Fleet | None = None,
         backends: Mapping[str, Backend] | None = None,
     ) -> None:

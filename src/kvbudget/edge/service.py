@@ -123,6 +123,7 @@ class GateService:
         first = self.instances[0]
         self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
         self.gateway = Gateway(
             self.gate,
             self.backend,
@@ -130,7 +131,7 @@ class GateService:
             GateMetrics(),
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
-            access_log=None if settings.access_log is None else AccessLog(settings.access_log),
+            access_log=self._access_log,
             fleet=self.fleet,
             backends={instance.backend.name: instance.backend for instance in self.instances},
         )
@@ -174,7 +175,7 @@ class GateService:
         if self._learned is not None:
             self._learned.load()
             self.fleet.share()
-        if (access_log := self.gateway.access_log) is not None:
+        if (access_log := self._access_log) is not None:
             self.gateway.metrics.access_log_lost = lambda: access_log.lost
             access_log.open()
         check_port(settings.port)
@@ -257,8 +258,8 @@ class GateService:
             instance.upstream.close()
         if self._learned is not None:
             await self._learned.close()
-        if self.gateway.access_log is not None:
-            await self.gateway.access_log.close()
+        if self._access_log is not None:
+            await self._access_log.close()
 
     def _looked(self, facts: EngineFacts) -> None:
         self.instances[0].looked(facts)

@@ -2,7 +2,7 @@
 
 from kvbudget.engines.flags import Settings, Speculation
 from kvbudget.model.drafts import MedusaHeads
-from kvbudget.model.parameters import draft_on_rank, even_share, share_of_checkpoint, weights_on_rank
+from kvbudget.model.rank_weights import draft_on_rank, even_share, share_of_checkpoint, weights_on_rank
 from kvbudget.model.read import Model
 from kvbudget.planner.request import Amount, PlanRequest
 from kvbudget.units import Bytes

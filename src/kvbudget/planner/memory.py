@@ -7,7 +7,7 @@ from kvbudget.engines.flags import Settings
 from kvbudget.engines.rule import Engine, Held, Stage, Taken
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import State
-from kvbudget.model.parameters import even_share, experts_spread, share_of_checkpoint, weights_on_rank
+from kvbudget.model.rank_weights import even_share, experts_spread, share_of_checkpoint, weights_on_rank
 from kvbudget.planner.request import Amount, Memory, PlanRequest
 from kvbudget.units import GIB, Bytes
 

@@ -207,8 +207,8 @@ def _naive(plan: Plan) -> Section:
         (
             answer.name,
             answer.formula,
-            _quantity(answer.quantity, answer.said),
-            _quantity(answer.quantity, answer.ours),
+            quantity_text(answer.quantity, answer.said),
+            quantity_text(answer.quantity, answer.ours),
             ratio_text(answer.ratio),
             answer.why,
         )
@@ -222,7 +222,8 @@ def _naive(plan: Plan) -> Section:
     )
 
 
-def _quantity(quantity: str, number: int) -> str:
+def quantity_text(quantity: str, number: int) -> str:
+    """A number of `planner/naive.py`, with its unit."""
     if quantity == "request":
         return f"{format_size(number)} a request"
     return f"{number:,} tokens" if quantity == "pool" else counted(number, "request")

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai_harmony import (
     Author,
@@ -185,6 +185,8 @@ SCHEMAS = st.recursive(st.builds(lambda more, kind: {**more, "type": kind}, DESC
 
 
 @given(SCHEMAS, TEXTS)
+@example({"oneOf": []}, "\r")
+@example({}, "a\r\nb\r\n\r")
 @settings(max_examples=300, deadline=None)
 def test_any_schema_is_written_as_the_library_writes_it(schema: dict[str, Any], description: str) -> None:
     tool = {"name": "f", "description": description, "parameters": schema}

@@ -1,7 +1,7 @@
 """Decides what the weight files beside a config.json take once an engine has loaded them, and whether to believe it."""
 
 from kvbudget.edge.hub.folder import Checkpoint
-from kvbudget.model.parameters import draft_fraction
+from kvbudget.model.rank_weights import draft_fraction
 from kvbudget.model.read import Model
 from kvbudget.planner.request import Amount
 from kvbudget.units import Bytes, format_size

@@ -129,8 +129,9 @@ def _description(schema: object) -> str | None:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as Rust's `str::lines` cuts them: at line feeds, with a carriage return before one dropped."""
-    pieces = text.split("\n")
-    if pieces[-1] == "":
-        pieces.pop()
-    return [piece.removesuffix("\r") for piece in pieces]
+    """Lines as Rust's `str::lines` cuts them: at line feeds, with a carriage return before one dropped.
+
+    One that no line feed follows stays.
+    """
+    *ended, rest = text.split("\n")
+    return [*(piece.removesuffix("\r") for piece in ended), *([rest] if rest else [])]

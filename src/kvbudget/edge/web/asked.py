@@ -1,0 +1,166 @@
+"""Decides what the ledger page asks for: its fields, as they stand in the address, become a request for a plan.
+
+Every field has a default, so that an address without any is a whole state: 32 layers of 8 KV heads of 128, fp16, 8,192
+tokens, 16 requests, blocks of 16.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kvbudget.edge.web.catalogue import config_named
+from kvbudget.engines.flags import EngineFlags
+from kvbudget.errors import BadValueError
+from kvbudget.model.read import Model, model_from_config
+from kvbudget.planner.build import make_plan
+from kvbudget.planner.hardware.gpus import gpus_named
+from kvbudget.planner.paper import PRECISIONS, Shape, model_of_shape, precision_named
+from kvbudget.planner.request import Amount, Plan, PlanRequest
+from kvbudget.planner.sizes import memory_size
+from kvbudget.planner.workload.lengths import Lengths, parse_lengths
+from kvbudget.units import Bytes, Tokens, parse_length
+
+ENGINE = "vllm@0.32"
+DEFAULTS: Mapping[str, str] = {
+    "layers": "32", "kv_heads": "8", "head_dim": "128", "dtype": "fp16", "context": "8192", "concurrency": "16",
+    "block": "16", "model": "", "gpu": "", "gpu_memory": "", "utilization": "", "weights": "", "activation": "",
+    "overhead": "", "tp": "1", "prompt_lengths": "", "output_lengths": "", "max_num_seqs": "",
+}  # fmt: skip
+_MOST = {"layers": 512, "kv_heads": 512, "head_dim": 4096, "concurrency": 1_000_000, "block": 65536, "tp": 64,
+         "max_num_seqs": 1_000_000}  # fmt: skip
+_LONGEST = 10**9
+
+
+class Asked(NamedTuple):
+    """The state of the page, each field checked. None: not given. `model`: a name of the catalogue, or "".
+
+    `fields`: as they were written, defaults filled in; they are what an address that is shared says.
+    """
+
+    fields: Mapping[str, str]
+    shape: Shape
+    context: Tokens
+    concurrency: int
+    block: Tokens
+    model: str
+    config: Mapping[str, object] | None
+    prompt_lengths: Lengths | None
+    output_lengths: Lengths | None
+
+    def with_block(self, block: int) -> "Asked":
+        """The same with blocks of so many tokens."""
+        return self._replace(block=Tokens(block))
+
+
+def asked_in(query: Mapping[str, str], config: Mapping[str, object] | None = None) -> Asked:
+    """Read the fields of an address; `config`: a config.json that was pasted or dropped, instead of a shape.
+
+    Raises BadValueError, which names the field, its limit and what was given.
+    """
+    unknown = sorted(query.keys() - DEFAULTS.keys())
+    if unknown:
+        raise BadValueError(f"{unknown[0][:40]}: no field of this page", fix=f"one of {', '.join(DEFAULTS)}")
+    fields = {name: query.get(name, "").strip() or default for name, default in DEFAULTS.items()}
+    context = parse_length(fields["context"], "context")
+    if not 1 <= context <= _LONGEST:
+        raise BadValueError(f"context: {context} is out of range", fix=f"1 to {_LONGEST:,} tokens")
+    shape = Shape(_whole(fields, "layers"), _whole(fields, "kv_heads"), _whole(fields, "head_dim"), fields["dtype"])
+    return Asked(
+        fields=fields,
+        shape=shape,
+        context=context,
+        concurrency=_whole(fields, "concurrency"),
+        block=Tokens(_whole(fields, "block")),
+        model=fields["model"],
+        config=config,
+        prompt_lengths=_lengths(fields, "prompt_lengths"),
+        output_lengths=_lengths(fields, "output_lengths"),
+    )
+
+
+def plan_asked(asked: Asked) -> Plan:
+    """The plan of that state. Without a card, the pool is just what the requests need.
+
+    Raises InputError for what cannot be planned at all; an engine that would not start is a plan with findings.
+    """
+    model, kv_dtype = _model(asked)
+    fields = asked.fields
+    card, cards = gpus_named(fields["gpu"]) if fields["gpu"] else (None, None)
+    seqs = _whole(fields, "max_num_seqs") if fields["max_num_seqs"] else max(256, asked.concurrency)
+    flags = EngineFlags(
+        max_model_len=asked.context,
+        max_num_seqs=seqs,
+        block_size=asked.block,
+        kv_cache_dtype=kv_dtype,
+        tensor_parallel_size=_whole(fields, "tp"),
+    )
+    if fields["utilization"]:
+        flags = flags._replace(gpu_memory_utilization=_share(fields["utilization"]))
+    weights = _size(fields, "weights")
+    request = PlanRequest(
+        model=model,
+        engine=ENGINE,
+        flags=flags,
+        gpu=card,
+        gpus=cards,
+        gpu_memory=_size(fields, "gpu_memory"),
+        weights=None if weights is None else Amount(weights, "given", "weights"),
+        activation=_size(fields, "activation"),
+        overhead=_size(fields, "overhead"),
+        prompt_lengths=asked.prompt_lengths,
+        output_lengths=asked.output_lengths,
+        target_concurrency=asked.concurrency if has_card(asked) else None,
+    )
+    if has_card(asked):
+        return make_plan(request)
+    return _just_enough(request, asked)
+
+
+def has_card(asked: Asked) -> bool:
+    """Whether the memory of a card is known, so that the pool follows from it."""
+    return bool(asked.fields["gpu"] or asked.fields["gpu_memory"])
+
+
+def _just_enough(request: PlanRequest, asked: Asked) -> Plan:
+    """A pool of as many blocks as the requests hold, and the null block."""
+    request = request._replace(weights=None, activation=None, overhead=None)
+    first = make_plan(request._replace(kv_cache_memory=Bytes(1 << 62)))
+    blocks = asked.concurrency * first.stage.layout.blocks_for(asked.context) + 1
+    return make_plan(request._replace(kv_cache_memory=Bytes(blocks * first.stage.layout.bytes_per_block)))
+
+
+def _model(asked: Asked) -> tuple[Model, str]:
+    """(model, kv_cache_dtype): read from a config.json, or a plain one of the shape that the sliders give."""
+    if asked.config is not None:
+        return model_from_config(dict(asked.config), "pasted config.json"), precision_named(asked.shape.dtype).flag
+    if asked.model:
+        return model_from_config(config_named(asked.model), asked.model), precision_named(asked.shape.dtype).flag
+    return model_of_shape(asked.shape)
+
+
+def _whole(fields: Mapping[str, str], name: str) -> int:
+    text, most = fields[name], _MOST[name]
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+    if not 1 <= number <= most:
+        raise BadValueError(f"{name}: {text[:40]!r} is out of range", fix=f"a whole number from 1 to {most:,}")
+    return number
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise BadValueError(f"utilization: {text[:40]!r} is no share", fix="a number above 0, at most 1, such as 0.92")
+    return share
+
+
+def _size(fields: Mapping[str, str], name: str) -> Bytes | None:
+    return memory_size(fields[name], name) if fields[name] else None
+
+
+def _lengths(fields: Mapping[str, str], name: str) -> Lengths | None:
+    return parse_lengths(fields[name], name) if fields[name] else None
+
+
+__all__ = ["DEFAULTS", "ENGINE", "PRECISIONS", "Asked", "asked_in", "has_card", "plan_asked"]

@@ -1,0 +1,233 @@
+"""What the live page shows of a running gate, as it is now and over the last minutes; nothing here changes anything.
+
+Blocks are read off the ledgers, never computed anew. Nobody looks: nothing is kept and nothing runs. "What if" is
+answered by the simulator, with the requests that came while somebody watched.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from heapq import nlargest
+from typing import Any, NamedTuple
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from kvbudget.edge.instances_api import held_blocks, instances_of, problem_of
+from kvbudget.edge.recent import Recent
+from kvbudget.edge.reception import Reception
+from kvbudget.edge.web.answering import answered
+from kvbudget.edge.web.simulation import Simulator, changed_flags, what_if_flags
+from kvbudget.errors import BadValueError
+from kvbudget.gate.fleet.member import Member
+from kvbudget.gate.queue import Waiting
+from kvbudget.pool.ledger import Reservation
+
+SCHEMA = "kvbudget.live/1"
+_EVERY_S = 1.0
+_KEPT = 600  # looks, so ten minutes
+_UNWATCHED_S = 30.0  # after the last watcher left, before the past is forgotten
+_SHOWN_REQUESTS = 200  # of an instance; the largest
+_SHOWN_QUEUE = 50
+_MOST_WATCHERS = 16
+_LEAST_ROWS = 10  # requests, before "what if" means anything
+_NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class Point(NamedTuple):
+    """Blocks of one instance at one moment. `held_blocks`: the engine's word, None where it does not tell."""
+
+    at_ms: int
+    usable_blocks: int
+    promised_blocks: int
+    held_blocks: int | None
+    elsewhere_blocks: int
+    waiting: int
+
+
+class Live:
+    """Looks once a second while somebody watches, and keeps ten minutes of it."""
+
+    def __init__(self, reception: Reception, now_ns: Callable[[], int], simulator: Simulator) -> None:
+        self._reception = reception
+        self._now_ns = now_ns
+        self._simulator = simulator
+        self._past: dict[str, deque[Point]] = {}
+        self._watchers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._left_ns = 0
+        self._recent: Recent | None = None
+
+    def routes(self) -> list[Route]:
+        """`/api/live` once, `/api/live/stream` as server-sent events, `/api/whatif`."""
+
+        async def once(_: Request) -> Response:
+            return Response(orjson.dumps(self.snapshot()), media_type="application/json", headers=_NO_STORE)
+
+        async def stream(_: Request) -> Response:
+            if self._watchers >= _MOST_WATCHERS:
+                told = f"{_MOST_WATCHERS} watch already; close another page\n"
+                return Response(told, status_code=503, headers={**_NO_STORE, "retry-after": "10"})
+            return StreamingResponse(self._events(), media_type="text/event-stream", headers=_NO_STORE)
+
+        async def what_if(request: Request) -> Response:
+            return await answered(request, self._what_if)
+
+        return [
+            Route("/api/live", once),
+            Route("/api/live/stream", stream),
+            Route("/api/whatif", what_if, methods=["POST"]),
+        ]
+
+    def snapshot(self) -> dict[str, Any]:
+        """How it stands now. Blocks and tokens are whole numbers, times are milliseconds."""
+        gateway, now_ns = self._reception.gateway, self._now_ns()
+        members = gateway.fleet.members
+        stories = {story["name"]: story for story in instances_of(gateway, now_ns)}
+        return {
+            "schema": SCHEMA,
+            "at_ms": now_ns // 1_000_000,
+            "policy": gateway.gate.config.policy.value,
+            "shadow": gateway.shadow,
+            "draining": gateway.admission.draining,
+            "problem": "" if gateway.admission.backend_up else problem_of(gateway) or "engine down",
+            "instances": [
+                {**stories[member.name], **self._point(member, now_ns)._asdict(), **_requests(member, now_ns)}
+                for member in members
+            ],
+            "queue": _queue([waiting for member in members for waiting in member.gate.queue], now_ns),
+            "tenants": _tenants(members),
+            "refusals": {reason: count for reason, count in self._counted().items() if count},
+            "outcomes": {name: count for name, count in gateway.metrics.outcomes.items() if count},
+        }
+
+    def past(self) -> dict[str, list[tuple[int | None, ...]]]:
+        """The last ten minutes by instance, as far as somebody watched: points as plain tuples."""
+        return {name: [tuple(point) for point in points] for name, points in self._past.items()}
+
+    def _counted(self) -> dict[str, int]:
+        return dict(self._reception.gateway.metrics.refusals)
+
+    async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """`wanted`: max_num_seqs, max_context, or both. The last minutes of traffic, simulated with today's limits and
+        with these. Raises BadValueError."""
+        gateway = self._reception.gateway
+        rows = [] if self._recent is None else self._recent.rows(self._now_ns())
+        if len(rows) < _LEAST_ROWS:
+            raise BadValueError(
+                f"what if: {len(rows)} requests ended since this page was opened, {_LEAST_ROWS} are needed",
+                fix="leave the page open while there is traffic",
+            )
+        trace = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+        flags = what_if_flags(gateway.gate)
+        changed = changed_flags(gateway.gate, wanted)
+        before = await self._simulator.run(flags, trace)
+        after = await self._simulator.run([*flags, *changed], trace)
+        return {
+            "schema": "kvbudget.whatif/1",
+            "requests": len(rows),
+            "now": before["runs"][0],
+            "then": after["runs"][0],
+        }
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """First the past, then one look a second. Whoever reconnects gets the past again, so nothing is missing."""
+        self._watchers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_looking(), name="live looks")
+            gateway = self._reception.gateway
+            self._recent = gateway.access_log = Recent(gateway.access_log)
+        try:
+            self._look()
+            yield b"retry: 2000\nevent: past\ndata: " + orjson.dumps(self.past()) + b"\n\n"
+            while True:
+                yield b"event: now\ndata: " + orjson.dumps(self.snapshot()) + b"\n\n"
+                await asyncio.sleep(_EVERY_S)
+        finally:
+            self._watchers -= 1
+            self._left_ns = self._now_ns()
+
+    async def _keep_looking(self) -> None:
+        while self._watchers or self._now_ns() - self._left_ns < _UNWATCHED_S * 1e9:
+            await asyncio.sleep(_EVERY_S)
+            self._look()
+        self._past.clear()
+        self._task = None
+        if self._recent is not None:
+            self._reception.gateway.access_log, self._recent = self._recent.inner, None
+
+    def _look(self) -> None:
+        now_ns = self._now_ns()
+        for member in self._reception.gateway.fleet.members:
+            self._past.setdefault(member.name, deque(maxlen=_KEPT)).append(self._point(member, now_ns))
+
+    def _point(self, member: Member, now_ns: int) -> Point:
+        gate = member.gate
+        return Point(
+            at_ms=now_ns // 1_000_000,
+            usable_blocks=gate.ledger.usable_blocks,
+            promised_blocks=gate.promised_blocks(),
+            held_blocks=held_blocks(self._reception.gateway, member),
+            elsewhere_blocks=member.elsewhere_blocks,
+            waiting=len(gate.queue),
+        )
+
+
+def _requests(member: Member, now_ns: int) -> dict[str, object]:
+    """Who holds what, the largest first, and for how long still, by what the gate expects."""
+    gate = member.gate
+    largest = nlargest(_SHOWN_REQUESTS, gate.ledger, key=lambda living: living.net_blocks)
+    return {
+        "requests": [_request(living, gate.expectation.remaining_ns(living, now_ns), now_ns) for living in largest],
+        "requests_in_all": len(gate.ledger),
+        "margin_blocks": gate.ledger.margin_blocks,
+        "peak_sum_blocks": gate.ledger.peak_sum_blocks,
+    }
+
+
+def _request(living: Reservation, left_ns: int, now_ns: int) -> dict[str, object]:
+    return {
+        "tenant": living.tenant,
+        "blocks": living.net_blocks,
+        "prompt_tokens": sum(living.footprint.prompts),
+        "max_new_tokens": living.footprint.max_new_tokens,
+        "seen_tokens": living.seen_tokens,
+        "age_ms": (now_ns - living.made_ns) // 1_000_000,
+        "left_ms": left_ns // 1_000_000,
+    }
+
+
+def _queue(waiting: list[Waiting], now_ns: int) -> dict[str, object]:
+    return {
+        "requests": len(waiting),
+        "tokens": sum(one.tokens for one in waiting),
+        "next": [
+            {
+                "tenant": one.arrived.tenant,
+                "priority": one.arrived.priority,
+                "blocks": one.peak_blocks,
+                "waited_ms": (now_ns - one.since_ns) // 1_000_000,
+                "expected_ms": one.expected_ns // 1_000_000,
+                "deadline_in_ms": (one.deadline_ns - now_ns) // 1_000_000,
+            }
+            for one in waiting[:_SHOWN_QUEUE]
+        ],
+    }
+
+
+def _tenants(members: tuple[Member, ...] | list[Member]) -> list[dict[str, object]]:
+    """Blocks promised to each and requests of each that wait, over all instances; the largest first."""
+    promised: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    for member in members:
+        for tenant, blocks in member.gate.promised_by_tenant().items():
+            promised[tenant] = promised.get(tenant, 0) + blocks
+        for one in member.gate.queue:
+            waiting[one.arrived.tenant] = waiting.get(one.arrived.tenant, 0) + 1
+    names = sorted(promised.keys() | waiting.keys(), key=lambda name: (-promised.get(name, 0), name))
+    return [
+        {"tenant": name, "promised_blocks": promised.get(name, 0), "waiting": waiting.get(name, 0)}
+        for name in names[:_SHOWN_QUEUE]
+    ]

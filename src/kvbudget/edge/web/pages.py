@@ -1,0 +1,168 @@
+"""Decides which address of the pages answers what: static files, the numbers of the ledger, and its exports.
+
+Nothing here changes anything; whoever may reach the port may read. A page loads only what comes from here.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from kvbudget.edge.web import catalogue
+from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, refused
+from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
+from kvbudget.edge.web.budget_export import budget_toml, config_text
+from kvbudget.edge.web.simulation import Simulator
+from kvbudget.errors import BadConfigError, BadValueError, InputError
+from kvbudget.planner.hardware.gpus import GPUS
+from kvbudget.planner.request import Plan
+from kvbudget.report.ledger import ledger_document, sized
+from kvbudget.report.markdown import markdown_report
+from kvbudget.report.png import png_report
+from kvbudget.simulate.scenarios import SCENARIOS
+
+LARGEST_CONFIG = 1024 * 1024
+_PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
+    """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`, `/simulate`, `/api/simulate`,
+    `/api/scenarios`; `more`: pages of a running gate."""
+
+    async def simulate(request: Request) -> Response:
+        return await answered(request, simulator.asked)
+
+    return [
+        *[Route(path, _page(_PAGES[path])) for path in ("/ledger", "/simulate", *more)],
+        Route("/api/simulate", simulate, methods=["POST"]),
+        Route("/api/scenarios", _scenarios),
+        Route("/static/{name}", _static),
+        Route("/api/plan", _plan, methods=["GET", "POST"]),
+        Route("/api/catalogue", _catalogue),
+        Route("/api/export/{name}", _export, methods=["GET", "POST"]),
+    ]
+
+
+async def to_ledger(_: Request) -> Response:
+    """The page that a person who opens the port sees first."""
+    return RedirectResponse("/ledger", status_code=307)
+
+
+def _page(name: str) -> Callable[[Request], Any]:
+    async def page(_: Request) -> Response:
+        return _file(name)
+
+    return page
+
+
+async def _static(request: Request) -> Response:
+    return _file(request.path_params["name"])
+
+
+def _file(name: str) -> Response:
+    static = {one.name: one for one in (files("kvbudget.edge.web") / "static").iterdir()}
+    kind = _TYPES.get(name.rpartition(".")[2])
+    if name not in static or kind is None:
+        return Response("no such file\n", status_code=404, headers=HEADERS, media_type="text/plain")
+    return Response(static[name].read_bytes(), headers=HEADERS, media_type=kind)
+
+
+async def _catalogue(_: Request) -> Response:
+    return as_json(
+        {
+            "schema": "kvbudget.catalogue/1",
+            "defaults": DEFAULTS,
+            "models": catalogue.names(),
+            "gpus": [{"key": key, "name": gpu.name, **sized(gpu.memory_bytes)} for key, gpu in GPUS.items()],
+            "precisions": [{"name": name, "note": one.note} for name, one in PRECISIONS.items()],
+        }
+    )
+
+
+async def _scenarios(_: Request) -> Response:
+    return as_json({"scenarios": [{"name": one.name, "summary": one.summary} for one in SCENARIOS.values()]})
+
+
+async def _plan(request: Request) -> Response:
+    try:
+        state = await _state(request)
+        document = await asyncio.to_thread(_document, state)
+    except InputError as error:
+        return refused(error)
+    return as_json(document)
+
+
+async def _export(request: Request) -> Response:
+    """`plan.json` (the ledger), `plan.md`, `plan.png`; `kvbudget.toml`, and the `config.json` that it is of."""
+    writers: Mapping[str, tuple[Callable[[_State], bytes], str]] = {
+        "plan.json": (lambda state: orjson.dumps(_document(state), option=orjson.OPT_INDENT_2), "application/json"),
+        "plan.md": (lambda state: markdown_report(state.plan).encode(), "text/markdown; charset=utf-8"),
+        "plan.png": (lambda state: png_report(state.plan), "image/png"),
+        "kvbudget.toml": (lambda state: budget_toml(state.asked), "application/toml"),
+        "config.json": (lambda state: config_text(state.asked), "application/json"),
+    }
+    name = request.path_params["name"]
+    if name not in writers:
+        return Response(f"one of {', '.join(writers)}\n", status_code=404, headers=HEADERS, media_type="text/plain")
+    write, kind = writers[name]
+    try:
+        content = await asyncio.to_thread(write, await _state(request))
+    except InputError as error:
+        return refused(error)
+    return Response(
+        content, media_type=kind, headers={**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    asked: Asked
+
+    @property
+    def plan(self) -> Plan:
+        return plan_asked(self.asked)
+
+
+def _document(state: _State) -> Mapping[str, object]:
+    asked = state.asked
+    document = ledger_document(
+        state.plan,
+        asked.concurrency,
+        sized_to_need=not has_card(asked),
+        with_block=lambda block: plan_asked(asked.with_block(block)),
+    )
+    return {**document, "fields": asked.fields}
+
+
+async def _state(request: Request) -> _State:
+    """Fields from the address; a config.json in the body of a POST."""
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in query:
+            raise BadValueError(f"{name[:40]}: given twice", fix="give each field once")
+        query[name] = value
+    config = await _config(request) if request.method == "POST" else None
+    return _State(asked_in(query, config))
+
+
+async def _config(request: Request) -> Mapping[str, object]:
+    body = await body_of(request, LARGEST_CONFIG, "config.json")
+    try:
+        config = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadConfigError(f"config.json: no JSON: {error}", fix="paste the whole file") from None
+    if not isinstance(config, dict):
+        raise BadConfigError("config.json: no JSON object", fix="paste the whole file, braces and all")
+    return config

@@ -1,0 +1,47 @@
+// The few pieces by which every page is built: elements, tables, words. No page writes markup out of text.
+import { WORDS } from "./words.js";
+
+let language = "en";
+
+export function word(key) {
+  return WORDS[language][key] ?? key;
+}
+
+export function speak(wanted) {
+  language = wanted in WORDS ? wanted : "en";
+  document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  for (const one of document.querySelectorAll("[data-w]")) one.textContent = word(one.dataset.w);
+  for (const one of document.querySelectorAll("[data-w-label]")) one.setAttribute("aria-label", word(one.dataset.wLabel));
+  return language;
+}
+
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined).map((child) => child instanceof Node ? child : String(child)));
+  return made;
+}
+
+export function drawn(name, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children.map((child) => child instanceof Node ? child : String(child)));
+  return made;
+}
+
+// columns: [key of the heading, numeric, how a row writes its cell]
+export function fill(table, columns, rows, marked = () => false) {
+  const head = element("thead", {}, element("tr", {}, ...columns.map(([key, numeric]) => element("th", { scope: "col", class: numeric ? "n" : undefined }, word(key)))));
+  const body = element("tbody");
+  for (const row of rows) {
+    const cells = columns.map(([, numeric, text], index) => element(index ? "td" : "th", { scope: index ? undefined : "row", class: numeric ? "n" : undefined }, text(row) ?? ""));
+    body.append(element("tr", { class: marked(row) ? "now" : undefined }, ...cells));
+  }
+  table.replaceChildren(head, body);
+}
+
+export function number(value) {
+  return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
+}

@@ -1,0 +1,395 @@
+// The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
+import { drawn, element, fill, number, speak, word } from "./dom.js";
+
+const form = document.getElementById("fields");
+const by = (id) => document.getElementById(id);
+const LENGTHS = steps(256, 13, [1, 1.5]);
+const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
+const SCALES = { lengths: LENGTHS, counts: COUNTS };
+const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"];
+
+let defaults = {};
+let config = "";
+let kept = "";
+let shown = null;
+let asked = 0;
+let waiting = null;
+let retrying = null;
+
+start();
+
+function steps(first, doublings, within) {
+  const found = [];
+  for (let doubling = 0; doubling < doublings; doubling += 1) for (const factor of within) found.push(Math.round(first * 2 ** doubling * factor));
+  return found;
+}
+
+async function start() {
+  const address = new URLSearchParams(location.search);
+  inLanguage(address.get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  const answer = await fetch("/api/catalogue").catch(() => null);
+  if (!answer?.ok) {
+    problem(word("unreachable"));
+    setTimeout(start, 2000);
+    return;
+  }
+  const known = await answer.json();
+  defaults = known.defaults;
+  for (const name of known.models) form.model.append(element("option", { value: name }, name));
+  for (const gpu of known.gpus) form.gpu.append(element("option", { value: gpu.key }, `${gpu.name} (${gpu.text})`));
+  for (const one of known.precisions) form.dtype.append(element("option", { value: one.name }, one.name));
+  await read();
+  form.addEventListener("input", changed);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  by("language").addEventListener("click", otherLanguage);
+  by("pin").addEventListener("click", keep);
+  by("unpin").addEventListener("click", () => { kept = ""; draw(); });
+  by("share").addEventListener("click", copy);
+  by("forget").addEventListener("click", () => { config = ""; by("config").value = ""; refresh(); });
+  by("config").addEventListener("input", () => { config = by("config").value.trim(); refresh(); });
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", dropped);
+  addEventListener("popstate", () => read().then(refresh));
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && kept) by("unpin").click(); });
+  refresh();
+}
+
+// ---- state: the fields are in the query, a pasted config and what was kept behind the #
+
+async function read() {
+  const address = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(defaults)) {
+    if (!form.elements[name]) continue;
+    const wanted = address.get(name) ?? value;
+    const field = form.elements[name];
+    if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
+    field.value = wanted;
+  }
+  const behind = new URLSearchParams(location.hash.slice(1));
+  kept = behind.get("kept") ?? "";
+  config = behind.has("config") ? await unpacked(behind.get("config")) : "";
+  by("config").value = config;
+  if (config) by("paste").open = true;
+  slide();
+}
+
+function query() {
+  const found = new URLSearchParams();
+  for (const [name, value] of Object.entries(defaults)) {
+    const field = form.elements[name];
+    const given = field ? field.value.trim() : value;
+    if (given !== "" && given !== value) found.set(name, given);
+  }
+  return found;
+}
+
+async function remember() {
+  const address = query();
+  const lang = new URLSearchParams(location.search).get("lang");
+  if (lang) address.set("lang", lang);
+  const behind = new URLSearchParams();
+  if (config) behind.set("config", await packed(config));
+  if (kept) behind.set("kept", kept);
+  const text = `${address}`, hash = `${behind}`;
+  history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}${hash ? `#${hash}` : ""}`);
+}
+
+async function packed(text) {
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+async function unpacked(text) {
+  try {
+    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
+    return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
+  } catch {
+    return "";
+  }
+}
+
+function changed(event) {
+  const source = event.target;
+  if (source.dataset.for) form.elements[source.dataset.for].value = source.dataset.scale ? SCALES[source.dataset.scale][Number(source.value)] : source.value;
+  else slide();
+  if (source.name === "model" && source.value) { config = ""; by("config").value = ""; }
+  if (source.id !== "config") refresh();
+}
+
+function slide() {
+  for (const range of form.querySelectorAll("[data-for]")) {
+    const value = Number(form.elements[range.dataset.for].value.trim().replace(/k$/i, "000"));
+    const scale = SCALES[range.dataset.scale];
+    if (scale) range.max = scale.length - 1;
+    if (Number.isFinite(value)) range.value = scale ? nearest(scale, value) : value;
+    range.setAttribute("aria-valuetext", form.elements[range.dataset.for].value);
+  }
+  by("shape").hidden = Boolean(form.model.value || config);
+}
+
+function nearest(scale, value) {
+  return scale.reduce((best, one, index) => Math.abs(one - value) < Math.abs(scale[best] - value) ? index : best, 0);
+}
+
+// ---- asking the planner: one question at a time, the newest wins
+
+function refresh() {
+  slide();
+  clearTimeout(waiting);
+  waiting = setTimeout(ask, 15);
+}
+
+async function plan(fields, text) {
+  const given = text ? { method: "POST", body: text, headers: { "content-type": "application/json" } } : {};
+  const answer = await fetch(`/api/plan?${fields}`, given);
+  return [answer.ok, await answer.json()];
+}
+
+async function ask() {
+  const mine = (asked += 1);
+  clearTimeout(retrying);
+  await remember();
+  let good, document_;
+  try {
+    [good, document_] = await plan(query(), config);
+  } catch {
+    problem(word("unreachable"));
+    retrying = setTimeout(ask, 2000);
+    return;
+  }
+  if (mine !== asked) return;
+  if (!good) {
+    const told = document_.error;
+    problem(typeof told === "string" ? told : `${told.message}; ${told.fix}`);
+    return;
+  }
+  problem("");
+  shown = document_;
+  draw();
+}
+
+function problem(text) {
+  by("problem").hidden = !text;
+  by("problem").textContent = text;
+}
+
+// ---- drawing
+
+function draw() {
+  if (!shown) return;
+  figures(shown);
+  by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : shown.verdict.word), " ", shown.sized_to_need ? "" : shown.verdict.sentence);
+  by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, line)));
+  bar(shown.bar);
+  frontier(shown.frontier);
+  tables(shown);
+  exports();
+  for (const one of document.querySelectorAll("[data-shows]")) one.hidden = shown[one.dataset.shows].length === 0;
+  compare();
+  remember();
+}
+
+function facts(document_) {
+  const f = document_.figures;
+  return [
+    ["fig.per_token", f.per_token.text, `${number(f.per_token.bytes)} B`],
+    ["fig.needed", f.needed.text, f.held.bytes === f.needed.bytes ? `${number(f.blocks)} ${word("fig.blocks")}` : `${f.held.text} ${word("in_blocks")}`],
+    ["fig.tokens_per_mib", number(f.tokens_per_mib), ""],
+    ["fig.one_request", f.one_request.text, `${number(f.blocks_per_request)} ${word("fig.blocks")}`],
+    ["fig.tail", number(f.tail_slots), f.tail_text],
+    ...(document_.sized_to_need ? [] : [
+      ["fig.ceiling", number(f.ceiling), `${word("wanted")} ${number(f.concurrency)}; ${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
+      ["fig.pool_tokens", number(f.pool_tokens), f.pool.text],
+    ]),
+  ];
+}
+
+function figures(document_) {
+  by("figures").replaceChildren(...facts(document_).map(([key, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": key.slice(4) }, value, element("small", {}, note)))));
+}
+
+function swatch(key, text) {
+  const colour = element("span", { class: "swatch" });
+  colour.style.background = `var(--${key})`;
+  return element("span", {}, colour, text);
+}
+
+function bar(parts) {
+  const pieces = parts.map((part) => {
+    const piece = element("i", { title: `${word(`part.${part.key}`)}: ${part.text}` });
+    piece.style.width = `${100 * part.share}%`;
+    piece.style.background = `var(--${PARTS.includes(part.key) ? part.key : "free"})`;
+    return piece;
+  });
+  by("bar").replaceChildren(...pieces);
+  by("bar").setAttribute("aria-label", parts.map((part) => `${word(`part.${part.key}`)} ${part.text}`).join(", "));
+  fill(by("t-bar"), [
+    ["col.part", false, (part) => swatch(part.key, word(`part.${part.key}`))],
+    ["col.size", true, (part) => part.text],
+    ["col.share", true, (part) => `${(100 * part.share).toFixed(1)}%`],
+    ["col.source", false, (part) => word(`source.${part.source}`)],
+    ["col.note", false, (part) => part.note],
+  ], parts);
+}
+
+function frontier(answer) {
+  const points = answer.points.filter((point) => point.requests > 0);
+  const here = answer.present;
+  if (!points.length) { by("frontier").replaceChildren(); return; }
+  const width = 720, height = 260, left = 64, right = 16, top = 14, bottom = 44;
+  const lengths = points.map((p) => p.length).concat(here.length), counts = points.map((p) => p.requests).concat(here.requests);
+  const x = axis(Math.min(...lengths), Math.max(...lengths), left, width - right);
+  const y = axis(Math.max(1, Math.min(...counts)), Math.max(...counts), height - bottom, top);
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${word("frontier")}: ${number(here.requests)} × ${number(here.length)}` });
+  for (const tick of ticks(lengths)) svg.append(drawn("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }), drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, short(tick)));
+  for (const tick of ticks(counts)) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, short(tick)));
+  const line = points.map((p, index) => `${index ? "L" : "M"}${x(p.length).toFixed(1)} ${y(p.requests).toFixed(1)}`).join("");
+  svg.append(drawn("path", { class: "area", d: `${line}L${x(points.at(-1).length).toFixed(1)} ${height - bottom}L${x(points[0].length).toFixed(1)} ${height - bottom}Z` }));
+  svg.append(drawn("path", { class: "line", d: line }));
+  svg.append(drawn("circle", { class: "here", cx: x(here.length), cy: y(here.requests), r: 6 }));
+  const late = x(here.length) > width / 2;
+  svg.append(drawn("text", { class: "here-text", x: x(here.length) + (late ? -10 : 10), y: Math.max(top + 10, y(here.requests) - (late ? 26 : 12)), "text-anchor": late ? "end" : "start" }, `${number(here.requests)} × ${number(here.length)}`));
+  svg.append(drawn("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle" }, word("axis.length")));
+  by("frontier").replaceChildren(svg);
+}
+
+function axis(low, high, from, to) {
+  const [first, last] = [Math.log(low), Math.log(Math.max(high, low * 1.01))];
+  return (value) => from + (to - from) * (Math.log(Math.max(value, low)) - first) / (last - first);
+}
+
+function ticks(values) {
+  const low = Math.max(1, Math.min(...values)), high = Math.max(...values), found = [];
+  for (let tick = 2 ** Math.ceil(Math.log2(low)); tick <= high; tick *= 2) found.push(tick);
+  const every = Math.ceil(found.length / 7);
+  return found.filter((_, index) => index % every === 0);
+}
+
+function short(value) {
+  if (value >= 2 ** 20) return `${value / 2 ** 20}m`;
+  return value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : number(value);
+}
+
+function tables(document_) {
+  fill(by("t-percentiles"), [
+    ["col.percentile", false, (row) => row.name], ["col.length", true, (row) => number(row.length)],
+    ["col.at_once", true, (row) => number(row.requests)],
+  ], document_.percentiles);
+  const groups = document_.groups, all = groups.reduce((sum, group) => sum + group.blocks, 0) || 1;
+  by("groups").replaceChildren(...groups.map((group, index) => {
+    const piece = element("i", { title: `${group.label}: ${number(group.blocks)}` });
+    piece.style.flexGrow = String(Math.max(group.blocks / all, 0.005));
+    piece.style.background = `var(--${PARTS[(index + 4) % 5]})`;
+    return piece;
+  }));
+  by("groups").setAttribute("aria-label", groups.map((group) => `${group.label} ${number(group.blocks)}`).join(", "));
+  fill(by("t-groups"), [
+    ["col.kind", false, (row) => swatch(PARTS[(groups.indexOf(row) + 4) % 5], row.label)], ["col.groups", true, (row) => row.groups],
+    ["col.layers", true, (row) => row.layers], ["col.block", true, (row) => number(row.block_size)],
+    ["col.page", true, (row) => `${number(row.page_size_bytes)} B`], ["col.blocks", true, (row) => number(row.blocks)],
+  ], groups);
+  fill(by("t-changes"), [
+    ["col.change", false, (row) => word(`change.${row.code}`)], ["col.before", true, (row) => row.before],
+    ["col.after", true, (row) => row.after], ["col.needed", true, (row) => row.needed.text],
+    ["col.ratio", true, (row) => row.ratio_text],
+    ...(document_.sized_to_need ? [] : [["col.at_once", true, (row) => row.refused ? "–" : number(row.ceiling)]]),
+  ], document_.changes);
+  fill(by("t-tail"), [
+    ["col.block", true, (row) => number(row.block)], ["col.length", true, (row) => number(row.length)],
+    ["col.blocks", true, (row) => number(row.blocks)], ["col.slots", true, (row) => number(row.slots)],
+    ["col.share", true, (row) => row.text],
+  ], document_.tail, (row) => row.now);
+  fill(by("t-splits"), [
+    ["col.requests", true, (row) => number(row.requests)], ["col.length", true, (row) => number(row.length)],
+    ["col.held", true, (row) => row.held.text], ["col.slots", true, (row) => number(row.slots)],
+    ["col.blocks", true, (row) => number(row.blocks_each)], ["col.share_one", true, (row) => row.share_text],
+  ], document_.splits, (row) => row.requests === document_.figures.concurrency);
+  fill(by("t-naive"), [
+    ["col.formula", false, (row) => row.name], ["col.said", true, (row) => row.said_text],
+    ["col.ours", true, (row) => row.ours_text], ["col.ratio", true, (row) => row.ratio_text], ["col.why", false, (row) => row.why],
+  ], document_.naive);
+  fill(by("t-retreat"), [
+    ["col.step", false, (row) => row.name], ["col.flag", false, (row) => row.flag],
+    ["col.cost", false, (row) => word(`cost.${row.cost}`)],
+    ["col.at_once", true, (row) => row.together ? number(row.together.p95) : "–"],
+    ["col.note", false, (row) => row.together ? row.note : `${word("cannot")}: ${row.note}`],
+  ], document_.retreat, (row) => row.enough === true);
+  by("findings").replaceChildren(...document_.findings.map((one) => element("li", { class: one.severity }, element("code", {}, one.code), ` ${one.message}. `, element("em", {}, one.fix))));
+}
+
+function exports() {
+  for (const link of document.querySelectorAll("[data-export]")) {
+    const name = link.dataset.export;
+    link.href = `/api/export/${name}?${query()}`;
+    link.download = name;
+    const model = Boolean(form.model.value || config);
+    link.hidden = Boolean(link.dataset.needs) && (!model || (link.dataset.needs === "card" && shown.sized_to_need));
+    link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name); } : null;
+  }
+}
+
+async function exportPasted(name) {
+  const answer = await fetch(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
+  if (!answer.ok) { problem((await answer.json()).error.message); return; }
+  const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// ---- comparing, sharing, language
+
+function keep() {
+  kept = `${query()}` || "layers=32";
+  compare();
+  remember();
+}
+
+async function compare() {
+  by("compare").hidden = by("unpin").hidden = !kept;
+  if (!kept) return;
+  let good, other;
+  try { [good, other] = await plan(kept, ""); } catch { return; }
+  if (!good || !shown) { kept = ""; by("compare").hidden = by("unpin").hidden = true; return; }
+  const before = new Map(facts(other).map(([key, value]) => [key, value]));
+  fill(by("t-compare"), [
+    ["col.figure", false, ([key]) => word(key)], ["kept", true, ([key]) => before.get(key) ?? "–"], ["now", true, ([, value]) => value],
+  ], facts(shown));
+}
+
+async function copy() {
+  await remember();
+  try {
+    await navigator.clipboard.writeText(location.href);
+    by("said").textContent = word("copied");
+  } catch {
+    by("said").textContent = location.href;
+  }
+}
+
+function dropped(event) {
+  const file = event.dataTransfer?.files?.[0];
+  if (!file) return;
+  event.preventDefault();
+  file.text().then((text) => {
+    config = text.trim();
+    by("config").value = config;
+    by("paste").open = true;
+    refresh();
+  });
+}
+
+function otherLanguage() {
+  const address = new URLSearchParams(location.search);
+  address.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
+  history.replaceState(null, "", `${location.pathname}?${address}${location.hash}`);
+  inLanguage(address.get("lang"));
+  slide();
+  draw();
+}
+
+function inLanguage(wanted) {
+  const spoken = speak(wanted);
+  by("language").textContent = word("other");
+  by("language").lang = spoken === "en" ? "zh-Hans" : "en";
+}

@@ -1,0 +1,177 @@
+// The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
+import { drawn, element, fill, number, speak, word } from "./dom.js";
+
+const by = (id) => document.getElementById(id);
+const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
+const KEPT = 600;
+const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused", "timed_out", "preemptions"];
+let past = {};
+let now = null;
+let guess = null;
+
+start();
+
+function start() {
+  inLanguage(new URLSearchParams(location.search).get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  by("language").addEventListener("click", () => {
+    const wanted = document.documentElement.lang === "en" ? "zh" : "en";
+    history.replaceState(null, "", `?lang=${wanted}`);
+    inLanguage(wanted);
+    draw();
+  });
+  by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  const stream = new EventSource("/api/live/stream");
+  stream.addEventListener("past", (event) => {
+    past = Object.fromEntries(Object.entries(JSON.parse(event.data)).map(([name, points]) => [name, points.map(point)]));
+  });
+  stream.addEventListener("now", (event) => {
+    now = JSON.parse(event.data);
+    for (const instance of now.instances) {
+      const points = (past[instance.name] ??= []);
+      if (!points.length || points.at(-1).at_ms < instance.at_ms) points.push(instance);
+      if (points.length > KEPT) points.shift();
+    }
+    problem(now.problem);
+    draw();
+  });
+  stream.addEventListener("error", () => problem(word("live.cut")));
+}
+
+function point([at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, waiting]) {
+  return { at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, waiting };
+}
+
+function problem(text) {
+  by("problem").hidden = !text;
+  by("problem").textContent = text;
+}
+
+function inLanguage(wanted) {
+  const spoken = speak(wanted);
+  by("language").textContent = word("other");
+  by("language").lang = spoken === "en" ? "zh-Hans" : "en";
+}
+
+async function ask() {
+  const form = by("whatif");
+  const wanted = {};
+  for (const name of ["max_num_seqs", "max_context"]) if (form[name].value.trim()) wanted[name] = Number(form[name].value);
+  by("ask").disabled = true;
+  let told;
+  try {
+    const answer = await fetch("/api/whatif", { method: "POST", body: JSON.stringify(wanted), headers: { "content-type": "application/json" } });
+    const document_ = await answer.json();
+    if (answer.ok) guess = document_;
+    else told = typeof document_.error === "string" ? document_.error : `${document_.error.message}; ${document_.error.fix}`;
+  } catch {
+    told = word("live.cut");
+  }
+  by("ask").disabled = false;
+  by("whatif-problem").hidden = !told;
+  by("whatif-problem").textContent = told ?? "";
+  draw();
+}
+
+function rounded(name, value) {
+  return name === "slo_fraction" ? `${(100 * value).toFixed(1)}%` : number(Math.round(value));
+}
+
+function draw() {
+  if (!now) return;
+  const sum = (key) => now.instances.reduce((all, one) => all + (one[key] ?? 0), 0);
+  by("state").textContent = [word(`policy.${now.policy}`), now.shadow ? word("live.shadow") : "", now.draining ? word("live.draining") : ""].filter(Boolean).join(" · ");
+  by("figures").replaceChildren(...[
+    ["live.promised", "promised", number(sum("promised_blocks")), `${word("of")} ${number(sum("usable_blocks"))}`],
+    ["live.held", "held", now.instances.every((one) => one.held_blocks === null) ? "–" : number(sum("held_blocks")), ""],
+    ["live.elsewhere", "elsewhere", number(sum("elsewhere_blocks")), ""],
+    ["live.running", "running", number(sum("requests_in_all")), ""],
+    ["live.waiting", "waiting", number(now.queue.requests), `${number(now.queue.tokens)} token`],
+  ].map(([key, name, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": name }, value, element("small", {}, note)))));
+  by("legend").replaceChildren(...SERIES.map(([key, colour]) => swatch(colour, word(`live.${key.split("_")[0]}`))));
+  by("pools").replaceChildren(...now.instances.map((instance) => pool(instance)));
+  by("requests").replaceChildren(...now.instances.map((instance) => holders(instance)));
+  tables();
+}
+
+function swatch(key, text) {
+  const colour = element("span", { class: "swatch" });
+  colour.style.background = `var(--${key})`;
+  return element("span", {}, colour, text, " ");
+}
+
+function pool(instance) {
+  const points = past[instance.name] ?? [];
+  const width = 960, height = 150, left = 60, right = 8, top = 8, bottom = 22;
+  const most = Math.max(1, instance.usable_blocks, ...points.map((one) => Math.max(one.promised_blocks, one.held_blocks ?? 0)));
+  const end = instance.at_ms, start_ = Math.min(points[0]?.at_ms ?? end, end - 60_000);
+  const x = (at) => left + (width - left - right) * (at - start_) / (end - start_);
+  const y = (blocks) => height - bottom - (height - top - bottom) * blocks / most;
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${instance.name}: ${word("live.promised")} ${instance.promised_blocks}, ${word("live.held")} ${instance.held_blocks ?? "–"}, ${word("of")} ${instance.usable_blocks}` });
+  for (const tick of [0, instance.usable_blocks]) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
+  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, instance.name));
+  for (const [key, colour] of SERIES) {
+    const known = points.filter((one) => one[key] !== null);
+    if (!known.length) continue;
+    const line = known.map((one, index) => `${index ? "L" : "M"}${x(one.at_ms).toFixed(1)} ${y(one[key]).toFixed(1)}`).join("");
+    const path = drawn("path", { d: line, fill: "none", "stroke-width": 2 });
+    path.style.stroke = `var(--${colour})`;
+    svg.append(path);
+  }
+  return element("div", { class: "chart" }, svg);
+}
+
+function holders(instance) {
+  const longest = Math.max(1, ...instance.requests.map((one) => one.left_ms));
+  const bar = element("div", { class: "groups", role: "img", "aria-label": `${instance.name}: ${number(instance.requests_in_all)}` });
+  for (const one of instance.requests) {
+    const piece = element("i", { title: `${one.tenant}: ${number(one.blocks)} ${word("fig.blocks")}, ${number(one.seen_tokens)} / ${number(one.max_new_tokens)} token, ${seconds(one.left_ms)}` });
+    piece.style.flexGrow = String(one.blocks);
+    piece.style.background = "var(--kv)";
+    piece.style.opacity = String(0.35 + 0.65 * one.left_ms / longest);
+    bar.append(piece);
+  }
+  const free = element("i", { title: word("part.free") });
+  free.style.flexGrow = String(Math.max(0, instance.usable_blocks - instance.requests.reduce((all, one) => all + one.blocks, 0)));
+  free.style.background = "var(--free)";
+  bar.append(free);
+  return element("div", {}, element("p", { class: "note" }, `${instance.name}: ${number(instance.requests_in_all)}`), bar);
+}
+
+function seconds(ms) {
+  return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+}
+
+function tables() {
+  fill(by("t-queue"), [
+    ["col.tenant", false, (row) => row.tenant], ["col.priority", true, (row) => row.priority],
+    ["col.blocks_wanted", true, (row) => number(row.blocks)], ["col.waited", true, (row) => seconds(row.waited_ms)],
+    ["col.expected", true, (row) => row.expected_ms ? seconds(row.expected_ms) : "–"],
+    ["col.deadline", true, (row) => seconds(row.deadline_in_ms)],
+  ], now.queue.next);
+  fill(by("t-tenants"), [
+    ["col.tenant", false, (row) => row.tenant], ["live.promised", true, (row) => number(row.promised_blocks)],
+    ["live.waiting", true, (row) => number(row.waiting)],
+  ], now.tenants);
+  fill(by("t-instances"), [
+    ["col.instance", false, (row) => row.name], ["col.state", false, (row) => state(row)],
+    ["live.promised", true, (row) => number(row.promised_blocks)], ["live.held", true, (row) => number(row.held_blocks)],
+    ["live.elsewhere", true, (row) => number(row.elsewhere_blocks)], ["col.pool", true, (row) => number(row.usable_blocks)],
+    ["col.cap", true, (row) => number(row.max_context)], ["col.tier", true, (row) => row.tier],
+  ], now.instances);
+  if (guess) {
+    fill(by("t-whatif"), [
+      ["col.figure", false, (name) => word(`sim.${{ goodput_tokens_per_s: "goodput", slo_fraction: "in_time" }[name] ?? name}`)],
+      ["now", true, (name) => rounded(name, guess.now[name])], ["live.then", true, (name) => rounded(name, guess.then[name])],
+    ], OUTCOMES);
+  }
+  const ends = [...Object.entries(now.outcomes).map(([name, count]) => ["", name, count]), ...Object.entries(now.refusals).map(([name, count]) => ["refused", name, count])];
+  fill(by("t-ends"), [
+    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${name}` : name], ["col.requests", true, ([, , count]) => number(count)],
+  ], ends);
+}
+
+function state(row) {
+  if (row.draining) return word("live.draining");
+  if (!row.up) return row.problem || word("live.down");
+  return row.ejected ? word("live.ejected") : word("live.up");
+}

@@ -1,0 +1,177 @@
+"""The KV ledger in a real browser: its numbers are the API's, it works by keyboard, small and in both languages."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+CARD = "?model=Gemma-4-26B-A4B&gpu=h100&context=32k&concurrency=8&prompt_lengths=p50=800,p95=4000&output_lengths=300"
+STATES = ["", "?gpu_memory=24GiB&weights=16GiB&overhead=2GiB&activation=0&utilization=1&concurrency=6", CARD]
+
+
+@contextmanager
+def opened(
+    browser: "Browser", address: str, width: int = 1280, *, dark: bool = False, fails: bool = False
+) -> "Iterator[Page]":
+    """A page; an error on its console, or a request to another host, fails the test. `fails`: one of its own requests
+    is expected to."""
+    wrong: list[str] = []
+    host = address.split("/")[2]
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light")
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" and not fails else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request", lambda asked: wrong.append(asked.url) if host not in asked.url and "blob:" not in asked.url else None
+    )
+    page.goto(address)
+    page.wait_for_selector("#figures dd")
+    try:
+        yield page
+        assert not wrong
+    finally:
+        page.close()
+
+
+def figure(page: "Page", name: str) -> str:
+    return str(page.locator(f'dd[data-figure="{name}"]').evaluate("one => one.firstChild.textContent"))
+
+
+def shows(page: "Page", name: str, text: str) -> None:
+    """Wait until the planner has answered and the page has drawn it."""
+    expect(page.locator(f'dd[data-figure="{name}"]')).to_contain_text(text)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_is_shown_is_what_the_planner_says(browser: "Browser", url: str, state: str) -> None:
+    with urllib.request.urlopen(f"{url}/api/plan{state}", timeout=20) as answer:
+        document: dict[str, Any] = json.load(answer)
+    with opened(browser, f"{url}/ledger{state}") as page:
+        assert figure(page, "per_token") == document["figures"]["per_token"]["text"]
+        assert figure(page, "needed") == document["figures"]["needed"]["text"]
+        assert page.locator("#t-changes tbody tr").count() == len(document["changes"])
+        assert page.locator("#t-naive tbody tr").count() == len(document["naive"])
+        assert page.locator("#t-bar tbody tr").count() == len(document["bar"])
+        assert page.locator("#formula li").all_text_contents() == document["formula"]
+        if document["bar"]:
+            assert figure(page, "ceiling") == f"{document['figures']['ceiling']:,}"
+
+
+def test_a_slider_moves_the_numbers_and_the_address(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger") as page:
+        assert figure(page, "needed") == "16.00 GiB"
+        page.locator('input[data-for="kv_heads"]').fill("32")
+        shows(page, "needed", "64.00 GiB")
+        assert page.url.endswith("/ledger?kv_heads=32")
+        page.reload()
+        page.wait_for_selector("#figures dd")
+        assert figure(page, "per_token") == "512 KiB"
+
+
+def test_it_works_by_keyboard_alone(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.dataset.for") == "layers":
+                break
+        page.keyboard.press("ArrowRight")
+        shows(page, "per_token", "132 KiB")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_overlaps_or_runs_out_of_the_page(
+    browser: "Browser", url: str, width: int, language: str, state: str
+) -> None:
+    address = f"{url}/ledger{state}{'&' if state else '?'}lang={language}"
+    with opened(browser, address, width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("html").get_attribute("lang") == ("zh-Hans" if language == "zh" else "en")
+        boxes = page.locator("fieldset:visible, section:visible").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect()).map(r => [r.left, r.top, r.right, r.bottom])"
+        )
+        for index, (left, top, right, bottom) in enumerate(boxes):
+            assert 0 <= left < right <= width
+            for other in boxes[index + 1 :]:
+                apart = other[0] >= right - 1 or other[2] <= left + 1 or other[1] >= bottom - 1 or other[3] <= top + 1
+                # the form scrolls in a column of its own, so what lies below its fold is beside nothing
+                assert apart or left < other[0] or left > other[0], (boxes[index], other)
+
+
+def test_the_other_language_says_everything_anew(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?lang=en") as page:
+        page.click("#language")
+        assert page.locator("h1").text_content() == "KV 容量账本"
+        assert "每 token" in (page.locator("#figures").text_content() or "")
+        page.click("#language")
+        assert page.locator("h1").text_content() == "KV ledger"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("state", STATES)
+def test_axe_finds_nothing_serious(browser: "Browser", url: str, state: str, dark: bool) -> None:
+    with opened(browser, f"{url}/ledger{state}", dark=dark) as page:
+        page.click("#pin")
+        page.wait_for_selector("#t-compare tbody tr")
+        found = Axe().run(page)
+        serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_a_wrong_field_is_told_and_the_last_numbers_stay(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger", fails=True) as page:
+        page.fill('input[name="layers"]', "9999")
+        page.wait_for_selector("#problem:visible")
+        assert "layers: '9999' is out of range" in (page.locator("#problem").text_content() or "")
+        assert figure(page, "per_token") == "128 KiB"
+        page.fill('input[name="layers"]', "16")
+        shows(page, "per_token", "64 KiB")
+        assert page.locator("#problem").is_hidden()
+
+
+def test_a_pasted_config_is_planned_and_travels_in_the_address(browser: "Browser", url: str) -> None:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
+        "vocab_size": 151936, "max_position_embeddings": 40960,
+    }  # fmt: skip
+    with opened(browser, f"{url}/ledger") as page:
+        page.locator("#paste summary").click()
+        page.fill("#config", json.dumps(config))
+        shows(page, "per_token", "144 KiB")
+        page.wait_for_url("**config=**")
+        address = page.url
+    with opened(browser, address) as page:
+        assert figure(page, "per_token") == "144 KiB"
+        page.click("#forget")
+        shows(page, "per_token", "128 KiB")
+
+
+def test_a_state_that_was_kept_stands_beside_the_present_one(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?context=8k") as page:
+        page.click("#pin")
+        page.select_option('select[name="dtype"]', "fp8")
+        expect(page.locator("#t-compare tbody tr").first).to_contain_text("128 KiB64 KiB")
+        assert "kept=" in page.url
+
+
+@pytest.mark.parametrize("name", ["plan.md", "plan.png", "plan.json", "kvbudget.toml", "config.json"])
+def test_each_export_is_a_file_to_keep(browser: "Browser", url: str, name: str) -> None:
+    with opened(browser, f"{url}/ledger?model=Qwen3-8B&gpu=l40s&concurrency=4") as page:
+        with page.expect_download() as download:
+            page.click(f'[data-export="{name}"]')
+        assert download.value.suggested_filename == name
+        assert download.value.path().stat().st_size > 200

@@ -1,0 +1,100 @@
+"""The live page in a real browser, before a gate of its own under load."""
+
+import concurrent.futures
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
+
+SERVE = ["serve", "--embedded-engine", "--port", "0", "--admin-port", "0", "--json"]
+COMMAND = [sys.executable, "-m", "kvbudget", *SERVE]
+
+
+@pytest.fixture
+def gate() -> Iterator[dict[str, str]]:
+    """`kvbudget serve` before its embedded engine, in a process of its own: the ready line as JSON."""
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def _ask(url: str, tenant: str, max_tokens: int) -> int:
+    body = {"model": "embedded", "messages": [{"role": "user", "content": "Tell."}], "max_tokens": max_tokens}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions",
+        json.dumps({**body, "stream": True, "ignore_eos": True}).encode(),
+        {"content-type": "application/json", "x-kvbudget-tenant": tenant},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return len(answer.read())
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_load_shows_while_it_runs_and_is_gone_when_it_has_run(
+    browser: "Browser", gate: dict[str, str], width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: None if gate["admin"] in asked.url else wrong.append(asked.url))
+    page.goto(f"{gate['admin']}/live?lang=en")
+    running = page.locator('dd[data-figure="running"]')
+    expect(running).to_contain_text("0")
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(_ask, gate["gate"], f"team-{number % 2}", 600) for number in range(6)]
+        expect(running).to_contain_text("6", timeout=20_000)
+        expect(page.locator("#t-tenants tbody tr")).to_have_count(2)
+        assert page.locator("#requests .groups i").count() == 7, "six requests and what is free"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert all(one.result() > 0 for one in asked)
+    expect(running).to_contain_text("0", timeout=20_000)
+    expect(page.locator("#t-ends")).to_contain_text("finished")
+    serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert [one["id"] for one in serious] == []
+    page.click("#language")
+    expect(page.locator("h1")).to_have_text("实时准入")
+    assert not wrong
+    page.close()
+
+
+def test_a_gate_that_goes_away_is_told(browser: "Browser") -> None:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            page = browser.new_page()
+            page.goto(f"{ready['admin']}/live?lang=en")
+            expect(page.locator('dd[data-figure="running"]')).to_contain_text("0")
+        finally:
+            process.kill()
+        expect(page.locator("#problem")).to_contain_text("The gate does not answer", timeout=20_000)
+        page.close()
+
+
+def test_what_if_needs_traffic_and_says_so(browser: "Browser", gate: dict[str, str]) -> None:
+    page = browser.new_page()
+    page.goto(f"{gate['admin']}/live?lang=en")
+    expect(page.locator('dd[data-figure="running"]')).to_contain_text("0")
+    page.fill('input[name="max_num_seqs"]', "2")
+    page.click("#ask")
+    expect(page.locator("#whatif-problem")).to_contain_text("leave the page open while there is traffic")
+    for number in range(12):
+        _ask(gate["gate"], "a", 4 + number)
+    page.click("#ask")
+    expect(page.locator("#t-whatif tbody tr")).to_have_count(6, timeout=60_000)
+    expect(page.locator("#whatif-problem")).to_be_hidden()
+    page.close()

@@ -1,0 +1,62 @@
+"""The simulation page in a real browser: what it draws is what the simulator said."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_policies_are_run_and_compared(browser: "Browser", url: str, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: None if url in asked.url else wrong.append(asked.url))
+    page.goto(f"{url}/simulate?lang=en")
+    expect(page.locator("#about")).to_contain_text("1.3 times")
+    page.fill('input[name="requests"]', "60")
+    page.fill('input[name="rates"]', "1, 2")
+    page.check('input[value="worst-case"]')
+    page.click("#run")
+    expect(page.locator("#t-runs tbody tr")).to_have_count(6, timeout=60_000)
+    assert page.locator("#curve path").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    expect(page.locator("#command")).to_contain_text("kvbudget simulate --scenario overload-1.3")
+    page.click("#language")
+    expect(page.locator("h1")).to_have_text("模拟")
+    serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert [one["id"] for one in serious] == []
+    assert not wrong
+    page.close()
+
+
+def test_what_cannot_be_simulated_is_told(browser: "Browser", url: str) -> None:
+    page = browser.new_page()
+    page.goto(f"{url}/simulate?lang=en")
+    expect(page.locator("#about")).to_contain_text("1.3 times")
+    page.fill('input[name="rates"]', "0")
+    page.click("#run")
+    expect(page.locator("#problem")).to_contain_text("rates: give 1 to 8 numbers")
+    page.close()
+
+
+def test_a_trace_of_ones_own_is_simulated(browser: "Browser", url: str) -> None:
+    rows = "".join(f'{{"timestamp": {100 * n}, "input_length": 64, "output_length": 8}}\n' for n in range(20))
+    page = browser.new_page()
+    page.goto(f"{url}/simulate?lang=en")
+    expect(page.locator("#about")).to_contain_text("1.3 times")
+    page.set_input_files(
+        'input[name="trace"]', {"name": "mine.jsonl", "mimeType": "text/plain", "buffer": rows.encode()}
+    )
+    page.fill('input[name="rates"]', "1")
+    page.fill('input[name="num_blocks"]', "300")
+    page.click("#run")
+    expect(page.locator("#t-runs tbody tr")).to_have_count(2, timeout=60_000)
+    expect(page.locator("#t-runs")).to_contain_text("20")
+    page.close()

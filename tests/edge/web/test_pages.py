@@ -1,0 +1,200 @@
+"""What the pages answer over HTTP, and that a page needs nothing from elsewhere."""
+
+import asyncio
+import json
+import re
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from kvbudget.cli.main import main
+from kvbudget.edge.asgi import start_asgi
+from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
+from kvbudget.edge.web.simulation import Simulator
+
+STATIC = files("kvbudget.edge.web") / "static"
+QWEN = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
+    "vocab_size": 151936, "max_position_embeddings": 40960,
+}  # fmt: skip
+
+
+def _got(path: str, content: bytes | None = None) -> httpx.Response:
+    """One answer of pages that stand alone."""
+
+    async def run() -> httpx.Response:
+        server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes(Simulator())]), "127.0.0.1", 0)
+        try:
+            async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+                return await client.request("GET" if content is None else "POST", path, content=content)
+        finally:
+            await server.close()
+
+    return asyncio.run(run())
+
+
+def test_the_default_address_says_128_kib_a_token_and_16_gib_in_all() -> None:
+    answer = _got("/api/plan?layers=32&kv_heads=8&head_dim=128&dtype=fp16&context=8192&concurrency=16&block=16")
+    document = answer.json()
+    assert (answer.status_code, document["schema"]) == (200, "kvbudget.ledger/1")
+    assert answer.headers["content-type"] == "application/json"
+    figures = document["figures"]
+    assert figures["per_token"] == {"bytes": 131072, "text": "128 KiB"}
+    assert figures["needed"]["bytes"] == figures["held"]["bytes"] == 16 * 1024**3
+    assert (figures["tokens_per_mib"], figures["tail_slots"]) == (8, 0)
+    assert document["formula"][0].startswith("32 × 8 × 128 × 2 × 2 B = 131,072 B")
+    assert _got("/api/plan").json() == document
+
+
+def test_ratios_are_those_that_a_pencil_gives() -> None:
+    document = _got("/api/plan?kv_heads=32").json()
+    ratios = {change["code"]: change["ratio"] for change in document["changes"]}
+    assert ratios["kv_heads_quarter"] == 0.25
+    assert ratios["context_double"] == ratios["requests_double"] == ratios["layers_double"] == 2
+
+
+def test_the_same_tokens_in_shorter_requests_hold_as_much_and_one_of_them_less() -> None:
+    rows = _got("/api/plan").json()["splits"]
+    assert {row["tokens"] for row in rows} == {8192 * 16}
+    assert {row["held"]["bytes"] for row in rows} == {16 * 1024**3}
+    assert [row["blocks_each"] for row in rows] == sorted((row["blocks_each"] for row in rows), reverse=True)
+
+
+def test_a_card_shows_its_parts_from_its_start_to_its_end() -> None:
+    document = _got("/api/plan?model=Llama-3.1-8B&gpu=h100&context=32k&concurrency=8").json()
+    bar = document["bar"]
+    assert [part["key"] for part in bar] == ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"]
+    assert sum(part["bytes"] for part in bar) == document["plan"]["memory"]["total"]["bytes"]
+    for before, after in pairwise(bar):
+        assert after["from"] == pytest.approx(before["from"] + before["share"])
+    assert document["retreat"], "what to do when it does not fit"
+
+
+def test_a_pasted_config_is_the_model() -> None:
+    document = _got("/api/plan?context=4096", json.dumps(QWEN).encode()).json()
+    assert document["plan"]["model"]["architectures"] == ["Qwen3ForCausalLM"]
+    assert document["figures"]["per_token"]["bytes"] == 36 * 8 * 128 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"model_type": "no-such"}', b"\xff\xfe", b"9" * 100_000, b'{"a":' * 5000]
+)
+def test_a_damaged_config_is_refused_with_what_to_do(body: bytes) -> None:
+    answer = _got("/api/plan", body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["message"]
+    assert error["fix"]
+
+
+def test_a_config_that_is_too_large_is_refused() -> None:
+    answer = _got("/api/plan", b" " * (LARGEST_CONFIG + 1))
+    assert (answer.status_code, "more than" in answer.json()["error"]["message"]) == (400, True)
+
+
+def test_a_field_that_is_given_twice_is_refused() -> None:
+    answer = _got("/api/plan?layers=3&layers=4")
+    assert (answer.status_code, "given twice" in answer.json()["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("plan.md", b"# "), ("plan.json", b"{"), ("plan.png", b"\x89PNG")])
+def test_each_export_is_a_file(name: str, begins: bytes) -> None:
+    answer = _got(f"/api/export/{name}?model=Qwen3-8B&gpu=l40s&context=8k&concurrency=4")
+    assert (answer.status_code, answer.content.startswith(begins)) == (200, True)
+    assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+    assert _got("/api/export/plan.exe").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "model=Qwen3-8B&gpu=l40s&context=8k&concurrency=4",
+        "model=Gemma-4-26B-A4B&gpu=h100&context=32k&concurrency=4&dtype=fp8",
+        "model=Llama-3.1-8B&gpu_memory=24GiB&overhead=2GiB&utilization=0.97&context=4k&concurrency=2"
+        "&prompt_lengths=p50=800,p95=2000&output_lengths=300",
+    ],
+)
+def test_the_budget_of_a_page_is_one_that_check_finds_true(
+    query: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kvbudget.toml", "config.json"):
+        answer = _got(f"/api/export/{name}?{query}")
+        assert answer.status_code == 200, answer.text
+        (tmp_path / name).write_bytes(answer.content)
+    shown = _got(f"/api/plan?{query}").json()["plan"]
+    assert main(["check", "kvbudget.toml"]) == 0, capsys.readouterr()
+    assert f"num_blocks = {shown['pool']['num_blocks']}" in (tmp_path / "kvbudget.toml").read_text()
+
+
+@pytest.mark.parametrize(("query", "told"), [("", "no model"), ("?model=Qwen3-8B", "needs the card")])
+def test_a_budget_without_a_model_or_a_card_says_what_is_missing(query: str, told: str) -> None:
+    answer = _got(f"/api/export/kvbudget.toml{query}")
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True)
+
+
+def test_the_first_page_leads_to_the_ledger() -> None:
+    answer = _got("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/ledger")
+
+
+@pytest.mark.parametrize("name", ["../asked.py", "..%2fasked.py", "nothing.js", "%00", "ledger.py"])
+def test_only_the_static_files_are_given_out(name: str) -> None:
+    assert _got(f"/static/{name}").status_code == 404
+
+
+def test_pages_may_load_nothing_from_elsewhere() -> None:
+    answer = _got("/ledger")
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "<script>" not in answer.text
+    assert "style=" not in answer.text
+    for file in STATIC.iterdir():
+        text = file.read_text(encoding="utf-8")
+        outside = set(re.findall(r"https?://[^\s\"')`]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not outside, (file.name, outside)
+
+
+def _words() -> dict[str, dict[str, str]]:
+    """words.js as data: its object is JSON but for names without quotes and last commas."""
+    text = (STATIC / "words.js").read_text(encoding="utf-8")
+    body = text[text.index("{") : text.rindex("}") + 1]
+    body = re.sub(r"([{,]\s*)([a-z_]+):", r'\1"\2":', body)
+    found: dict[str, dict[str, str]] = json.loads(re.sub(r",(\s*})", r"\1", body))
+    return found
+
+
+def test_both_languages_have_every_word_that_the_page_uses() -> None:
+    words = _words()
+    assert words["en"].keys() == words["zh"].keys()
+    page = "".join(
+        (STATIC / name).read_text(encoding="utf-8") for name in ("ledger.html", "live.html", "simulate.html")
+    )
+    script = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.js", "live.js", "simulate.js"))
+    used = set(re.findall(r'data-w(?:-label)?="([^"]+)"', page))
+    used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(
+        re.findall(r'\["((?:col|fig|live|sim)\.[a-z_]+)"', script)
+    )
+    assert used <= words["en"].keys(), used - words["en"].keys()
+    english = re.findall(r'data-w="([^"]+)"[^>]*>([^<]+)<', page)
+    assert {key: text for key, text in english if words["en"][key] != text} == {}
+
+
+def test_every_change_and_limit_has_words_in_both_languages() -> None:
+    words = _words()["en"]
+    for query in ("", "?kv_heads=32", "?model=DeepSeek-V3&gpu=h200:8&tp=8", "?model=Gemma-4-26B-A4B&gpu=h100"):
+        document = _got(f"/api/plan{query}").json()
+        for change in document["changes"]:
+            assert f"change.{change['code']}" in words
+        assert f"by.{document['figures']['limited_by']}" in words
+        for part in document["bar"]:
+            assert f"part.{part['key']}" in words
+            assert f"source.{part['source']}" in words
+        for step in document["retreat"]:
+            assert f"cost.{step['cost']}" in words
