@@ -20,7 +20,7 @@ import pytest
 from kvbudget.cli.main import main, parser_of
 from kvbudget.cli.serve import _reload
 from kvbudget.cli.serving.settings import settings_from
-from kvbudget.errors import InputError
+from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
@@ -400,3 +400,39 @@ def test_a_sighup_that_comes_while_the_gate_starts_is_kept_for_later() -> None:
     assert not again.is_set()  # no file, nothing to read
     _reload(None, None, argparse.Namespace(config="kvbudget.toml"), again)
     assert again.is_set()
+
+
+def test_the_engines_key_comes_from_a_file_or_the_environment_and_is_never_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--backend", "http://127.0.0.1:9")
+    assert settings(*flags).backend_api_key is None
+    monkeypatch.setenv("KVBUDGET_BACKEND_API_KEY", "from-env")
+    assert settings(*flags).backend_api_key == "from-env"
+    key = tmp_path / "key"
+    key.write_text("from-file\n")
+    told = settings(*flags, "--backend-api-key-file", str(key))
+    assert told.backend_api_key == "from-file"
+    assert "from-file" not in repr(told)
+    for wrong in ("", " ", "Bearer se-cret", "se-cret\nX-Evil: 1", "se-cr\u00e9t", "se-cret\0", "x" * 5000):
+        key.write_text(wrong)
+        with pytest.raises(BadValueError, match="is no API key") as refused:
+            settings(*flags, "--backend-api-key-file", str(key))
+        assert "se-cr" not in f"{refused.value} {refused.value.fix}"
+    with pytest.raises(BadConfigError):
+        settings(*flags, "--backend-api-key-file", str(tmp_path / "none"))
+    monkeypatch.setenv("KVBUDGET_BACKEND_API_KEY", "se cret")
+    with pytest.raises(BadValueError, match="KVBUDGET_BACKEND_API_KEY is no API key"):
+        settings(*flags)
+
+
+def test_balancers_are_addresses_and_not_beside_tls() -> None:
+    flags = ("--backend", "http://127.0.0.1:9")
+    assert settings(*flags).proxy_protocol == ()
+    told = settings(*flags, "--proxy-protocol", "10.0.0.0/8, ::1,unix")
+    assert told.proxy_protocol == ("10.0.0.0/8", "::1", "unix")
+    for wrong in ("balancer", "10.0.0.1/8", "10.0.0.0/8,"):
+        with pytest.raises(BadValueError, match="--proxy-protocol"):
+            settings(*flags, "--proxy-protocol", wrong)
+    with pytest.raises(BadValueError, match="TLS handshake"):
+        settings(*flags, "--proxy-protocol", "10.0.0.0/8", "--tls-cert", "c.pem")

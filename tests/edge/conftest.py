@@ -40,6 +40,7 @@ class ScriptedEngine:
     usage_cached_tokens: int | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[dict[str, str]] = field(default_factory=list)
+    last_heads: dict[str, dict[str, str]] = field(default_factory=dict)  # of every path
     closed: int = 0
     hold: bool = False
     hold_counting: bool = False
@@ -49,7 +50,7 @@ class ScriptedEngine:
     metrics: bytes | None = None  # instead of the lawful ones; empty: status 500
     models_broken: bool = False
     models: list[str] = field(default_factory=lambda: ["m"])
-    die: str = ""  # "before head" or "midway"
+    die: str = ""  # "before head", "midway", or "for good"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -81,6 +82,7 @@ class ScriptedEngine:
         path = lines[0].split(" ")[1]
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        self.last_heads[path] = headers
         if path == "/health":
             return self._json(writer, {} if self.healthy else {"error": "sick"}, 200 if self.healthy else 500)
         if path == "/metrics" and self.metrics is not None:
@@ -107,6 +109,12 @@ class ScriptedEngine:
             return self._json(
                 writer, {"error": {"message": self.refuse_message, "code": "engine's own"}}, self.refuse_with
             )
+        if self.die == "for good":
+            assert self._server is not None
+            self._server.close()
+            for other in list(self._writers):
+                other.transport.abort()
+            return False
         if self.die == "before head":
             writer.transport.abort()
             return False

@@ -26,6 +26,24 @@ def test_a_run_without_faults_answers_everybody_and_repeats_itself() -> None:
     assert {200, 400, 429, 502} <= set(first.answers)
 
 
+def test_two_engines_and_an_operator_at_work_leave_nothing_behind() -> None:
+    statuses: set[int] = set()
+    for seed in range(12):
+        told = run(seed, engines=2)
+        assert (told.failures, told.wrong) == ([], []), f"--seed {seed} --engines 2"
+        statuses |= set(told.answers)
+    assert {200, 400, 502} <= statuses
+    assert run(3, engines=2) == run(3, engines=2)
+
+
+@pytest.mark.parametrize("kind", ["reset", "end", "stall"])
+def test_every_operation_may_fail_before_two_engines_too(kind: str) -> None:
+    operations = run(4, engines=2).operations
+    for number in range(4, operations, 3 * STEP):
+        told = run(4, Fault(number, kind), engines=2)
+        assert (told.failures, told.wrong) == ([], []), f"--seed 4 --engines 2 --fault {kind}:{number}"
+
+
 @pytest.mark.parametrize("kind", ["reset", "end", "stall"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_operation_may_fail(seed: int, kind: str) -> None:

@@ -210,6 +210,15 @@ def test_a_request_at_which_engines_break_off_is_tried_twice_at_most(play: Play)
     play(scene, {name: {"count": 10, "die": "before head"} for name in "abc"})
 
 
+def test_a_request_that_kills_engines_does_not_go_from_one_to_the_next(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        answer = await stand.chat()  # on connections that were kept: each is lost, and then there is none to be had
+        assert answer.status_code == 503
+        assert sorted(stand.asked().values()) == [0, 0, 1, 1]
+
+    play(scene, {name: {"count": 10, "die": "for good"} for name in "abcd"})
+
+
 def test_failures_in_a_row_take_one_out(play: Play) -> None:
     async def scene(stand: Stand) -> None:
         for _ in range(12):
@@ -269,6 +278,57 @@ def test_gauges_are_told_by_instance(play: Play) -> None:
         assert "kvbudget_queue_requests 0.0" in text
 
     play(scene, {"a": {"count": 10}, "b": {"count": 10}})
+
+
+def test_a_shadow_that_a_fleet_would_refuse_ends_and_is_forgotten(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        stand.service.gateway.set_shadow(True)
+        assert (await stand.chat()).status_code == 200  # refused by its length, and forwarded
+        stand.engines["a"].die = stand.engines["b"].die = "before head"
+        broken = await stand.chat()
+        assert (broken.status_code, broken.json()["error"]["code"]) == (502, "upstream_failed")
+        assert list(stand.service.gateway.flows) == []
+        assert stand.outcomes() == {"finished": 1, "upstream_failed": 1}
+
+    play(scene, {"a": {"count": 600}, "b": {"count": 600}})
+
+
+def test_what_the_kill_switch_freed_before_a_fleet_ends_without_a_place_there(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        gateway, fleet = stand.service.gateway, stand.service.fleet
+        tasks = [asyncio.create_task(stand.chat(max_tokens=400)) for _ in range(6)]
+        await stand.until(lambda: fleet.waiting == 4)
+        gateway.set_shadow(True)
+        await stand.until(lambda: sum(stand.asked().values()) == 6)
+        gateway.set_shadow(False)
+        await stand.until(lambda: fleet.waiting == 0)  # the queue's deadline: refused there, and under way all the same
+        for engine in stand.engines.values():
+            engine.release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+        assert (list(gateway.flows), stand.outcomes(), stand.promised()) == ([], {"finished": 6}, 0)
+
+    engine = {"count": 100, "hold": True}
+    play(scene, {"a": dict(engine), "b": dict(engine)}, queue_ns=200_000_000)
+
+
+def test_how_a_shadow_ended_is_heard_of_the_engine_that_it_was_sent_to(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        gateway, fleet = stand.service.gateway, stand.service.fleet
+        first = [asyncio.create_task(stand.chat(max_tokens=400)) for _ in range(2)]
+        await stand.until(lambda: sum(stand.asked().values()) == 2)
+        gateway.set_shadow(True)
+        stand.engines["a"].die = "before head"
+        for _ in range(3):  # they wait in one queue or the other, and are all sent to the first
+            assert (await stand.chat(max_tokens=400)).status_code == 502
+        gateway.set_shadow(False)
+        assert {member.name: member.circuit.is_open for member in fleet.members} == {"a": True, "b": False}
+        stand.engines["a"].die = ""
+        for engine in stand.engines.values():
+            engine.release.set()
+        await asyncio.gather(*first)
+
+    engine = {"count": 100, "hold": True}
+    play(scene, {"a": dict(engine), "b": dict(engine)}, {"b": {"weight": 8.0}})
 
 
 def test_an_engine_that_was_overloaded_for_a_moment_is_asked_again_from_our_queue(play: Play) -> None:

@@ -208,3 +208,17 @@ def test_unknown_paths_and_methods_are_refused_in_the_same_form(play: Play) -> N
         assert (await stand.client.get("/health")).json() == {"status": "ok"}
 
     play(scene)
+
+
+def test_of_a_large_body_no_objects_are_kept_while_it_waits(play: Any) -> None:
+    async def scene(stand: Any) -> None:
+        asking = asyncio.create_task(stand.chat(metadata=[{"a": []}] * 20_000))
+        await stand.until(lambda: len(stand.engine.requests) == 1)
+        (flow,) = stand.service.gateway.flows
+        assert len(flow.ask.raw) > 150_000
+        assert len(repr(flow.ask._replace(raw=b""))) < 1000
+        stand.engine.release.set()
+        assert (await asking).status_code == 200
+        assert stand.engine.requests[0]["metadata"] == [{"a": []}] * 20_000
+
+    play(scene, {"hold": True, "count": 10})

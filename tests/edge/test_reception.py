@@ -272,3 +272,17 @@ def test_each_api_key_of_anthropic_is_a_tenant_too(play: Play) -> None:
         assert len(stand.service.reception.identities.tenants) == 3
 
     play(scene)
+
+
+def test_a_compressed_body_is_refused_as_the_engine_might_undo_it_and_run_another_one(play: Any) -> None:
+    async def scene(stand: Any) -> None:
+        for coding, status in (("gzip", 415), ("br", 415), ("deflate, identity", 415), ("Identity", 200), ("", 200)):
+            for _ in range(2):  # read, and recognised
+                answer = await stand.chat(headers={"content-encoding": coding})
+                assert answer.status_code == status, coding
+        assert (await stand.chat(headers={"content-encoding": "gzip"})).json()["error"]["code"] == (
+            "unsupported_content_encoding"
+        )
+        assert len(stand.engine.requests) == 4
+
+    play(scene)

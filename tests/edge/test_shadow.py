@@ -1,7 +1,13 @@
 """Shadow mode decides and counts and lets everything pass; the switch works while requests wait and run."""
 
 import asyncio
+import hashlib
 from typing import Any
+
+import pytest
+
+from kvbudget.edge.keys import ApiKey
+from kvbudget.edge.openai.errors import BadRequestError
 
 Stand = Any  # the class lives in conftest.py, which cannot be imported
 
@@ -121,3 +127,84 @@ def test_with_a_token_only_probes_come_without_it(play: Any) -> None:
         assert "s3cret" not in repr(stand.service.settings)
 
     play(scene, serve={"admin_token": "s3cret"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max_tokens": "12"},
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]},
+        {"prompt_logprobs": 1},
+        {"messages": []},
+        {"model": ["m"]},
+        {"n": 10**9},
+    ],
+)
+def test_what_could_not_even_be_counted_passes_as_it_came_without_a_charge(play: Any, body: dict[str, Any]) -> None:
+    async def scene(stand: Stand) -> None:
+        refused = await stand.chat(**body)
+        assert refused.status_code == 400
+        stand.service.gateway.set_shadow(True)
+        answer = await stand.chat(headers={"x-request-id": "mine"}, **body)
+        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+        assert {name: stand.engine.requests[0][name] for name in body} == body
+        assert shadowed(stand) == {"bad_request": 1}
+        assert stand.refusals() == {"bad_request": 1}
+        assert stand.outcomes() == {"refused": 1, "finished": 1}
+        assert not stand.service.reception.passing
+
+    play(scene, {"count": 10})
+
+
+def test_what_the_counter_refuses_passes_in_shadow_and_so_does_what_it_fails_on(play: Any) -> None:
+    async def scene(stand: Stand) -> None:
+        reception = stand.service.reception
+
+        class Broken:
+            name = "broken"
+
+            def __init__(self, error: Exception) -> None:
+                self.error = error
+
+            async def count(self, ask: object) -> Any:
+                raise self.error
+
+        for error in (BadRequestError("too long", None, "prompt_too_large"), RuntimeError("a bug")):
+            reception.counter = Broken(error)
+            assert (await stand.chat()).status_code == 200
+        assert shadowed(stand) == {"bad_request": 1, "count_failed": 1}
+        assert (stand.promised(), list(stand.service.gateway.flows), reception.counting) == (0, [], {})
+
+    play(scene, {"count": 10}, serve={"shadow": True})
+
+
+def test_keys_are_asked_for_in_shadow_too_and_a_compressed_body_is_the_engines_matter(play: Any) -> None:
+    async def scene(stand: Stand) -> None:
+        assert (await stand.chat()).status_code == 401
+        key = {"authorization": "Bearer secret"}
+        assert (await stand.chat(headers=key | {"content-encoding": "br"})).status_code == 200
+        assert (await stand.chat(headers=key | {"x-kvbudget-priority": "x"})).status_code == 200
+        assert shadowed(stand) == {"bad_request": 2}
+
+    keys = {"team": ApiKey("team", hashlib.sha256(b"secret").hexdigest(), "team")}
+    play(scene, {"count": 10}, serve={"shadow": True, "keys": keys})
+
+
+def test_of_an_engine_that_is_away_a_client_hears_in_shadow_whatever_it_asked(play: Any) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.engine.stop()
+        answer = await stand.chat(max_tokens="12")
+        assert answer.status_code == 503
+        assert stand.outcomes() == {"upstream_failed": 1}
+
+    play(scene, {"count": 10}, serve={"shadow": True})
+
+
+def test_counts_of_tokens_are_the_engines_in_shadow(play: Any) -> None:
+    async def scene(stand: Stand) -> None:
+        asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        answer = await stand.client.post("/v1/messages/count_tokens", json=asked)
+        assert answer.json()["path"] == "/v1/messages/count_tokens"
+
+    play(scene, {"count": 10}, serve={"shadow": True})

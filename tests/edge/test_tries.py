@@ -28,6 +28,11 @@ def test_who_is_tried_again_and_where(outcome: RelayOutcome, tries: int, alone: 
     assert again_after(end(outcome), tries, alone=alone, recalled=False) is again
 
 
+def test_who_was_sent_before_the_engine_was_gone_is_tried_elsewhere_once() -> None:
+    lost = end(RelayOutcome.UNREACHABLE)._replace(sent=True)
+    assert [again_after(lost, tries, alone=False, recalled=False) for tries in (0, 1)] == [Again.ELSEWHERE, Again.NO]
+
+
 def test_whom_we_recalled_is_tried_elsewhere_once() -> None:
     recalled = [again_after(end(RelayOutcome.CANCELLED), tries, alone=False, recalled=True) for tries in (0, 1)]
     assert recalled == [Again.ELSEWHERE, Again.NO]

@@ -350,6 +350,8 @@ def difference(wire: bytes, cuts: list[int]) -> str:
         rest = wire[theirs.starts[len(theirs.requests)] :]
         if rest.startswith(b"\r\n") or _BLANK_BEFORE_EXTENSION.search(rest):
             return ""
+        if theirs.requests and not theirs.requests[-1][2]:
+            return ""  # it closes after every HTTP/1.0 request, also where keep-alive is asked for
         return f"we read {len(ours.requests)} requests, h11 {len(theirs.requests)}"
     if len(ours.requests) < len(theirs.requests):
         if not ours.refused:

@@ -1,8 +1,13 @@
-"""A whole gate on the virtual network: clients of many manners before it, an engine of some moods behind it."""
+"""A whole gate on the virtual network: clients of many manners before it, engines of some moods behind it.
+
+Before several engines an operator is at work as well: switches shadow mode on and off, drains and resumes.
+"""
 
 import asyncio
 import json
+import logging
 import random
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,8 +16,10 @@ from unittest.mock import patch
 import h11
 
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.gate.config import GateConfig
+from kvbudget.gate.fleet.events import Drained
 from kvbudget.gate.policies import Policy
 from virtual_network import Fault, VirtualLoop, VirtualTransport, virtual_time
 
@@ -201,26 +208,38 @@ class Client(asyncio.Protocol):
         self._next(len(self._keys))
 
 
-def run(seed: int, fault: Fault | None = None, clients: int = 7) -> Told:
+def run(seed: int, fault: Fault | None = None, clients: int = 7, engines: int = 1) -> Told:
     """One run to its end. Whatever went wrong, nothing may be left of it: that is asserted here."""
     loop = VirtualLoop(seed, fault)
     told = Told()
     sent: dict[str, bytes] = {}
-    with virtual_time(loop), patch("kvbudget.edge.service.start_asgi", _no_admin):
+    http, bugs = logging.getLogger("kvbudget.http"), list[str]()
+
+    def note(what: str, *_: object) -> None:
+        bugs.append(f"{what}: {sys.exc_info()[1]!r}")
+
+    with (
+        virtual_time(loop),
+        patch("kvbudget.edge.service.start_asgi", _no_admin),
+        patch.object(http, "exception", note),  # what the data plane catches is a fault all the same
+    ):
         try:
             asyncio.set_event_loop(loop)
-            loop.run_until_complete(_run(loop, told, sent, clients))
+            loop.run_until_complete(_run(loop, told, sent, clients, engines))
         finally:
             asyncio.set_event_loop(None)
             loop.close()
-    told.operations, told.failures = loop.operations, loop.failures
+    told.operations, told.failures = loop.operations, loop.failures + bugs
     return told
 
 
-async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: int) -> None:
-    await loop.create_server(lambda: Engine(loop, sent), port=ENGINE_PORT)
+async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: int, engines: int) -> None:
+    for number in range(engines):
+        await loop.create_server(lambda: Engine(loop, sent), port=ENGINE_PORT + number)
+    urls = [f"http://10.0.0.1:{ENGINE_PORT + number}" for number in range(engines)]
     settings = ServiceSettings(
-        backend_url=f"http://10.0.0.1:{ENGINE_PORT}",
+        backend_url=urls[0],
+        instances=tuple([InstanceSettings(url) for url in urls]) if engines > 1 else (),
         tokenizer="bound",
         port=GATE_PORT,
         gate=GateConfig(policy=Policy.LEARNED, queue_ns=5 * 10**9),
@@ -230,9 +249,10 @@ async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: i
     service = GateService(settings)
     await service.start()
     for _ in range(100):
-        if service.gate.backend_up:
+        if all(one.member.gate.backend_up for one in service.instances):
             break
         await asyncio.sleep(0.1)
+    operator = asyncio.create_task(_operate(loop, service)) if engines > 1 else None
     living: list[Client] = []
     for number in range(clients):
         client = Client(loop, number, sent, told)
@@ -245,15 +265,20 @@ async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: i
     if living:
         _, late = await asyncio.wait([client.done for client in living], timeout=300)
         assert not late, f"{len(late)} clients hang"
+    if operator is not None:
+        operator.cancel()
+        await asyncio.gather(operator, return_exceptions=True)
+        service.gateway.set_shadow(False)
     quiet_s = 0.0
     while list(service.gateway.flows) and quiet_s < 120:
         await asyncio.sleep(1)
         quiet_s += 1
     assert not list(service.gateway.flows), "flows are left"
     await asyncio.sleep(10)  # tails of what was cut off are given back
-    gate = service.gate
-    assert gate.promised_blocks() == 0, f"{gate.promised_blocks()} blocks leaked"
-    assert len(gate.queue) == 0
+    for one in service.instances:
+        gate = one.member.gate
+        assert gate.promised_blocks() == 0, f"{gate.promised_blocks()} blocks leaked"
+        assert len(gate.queue) == 0
     metrics = service.gateway.metrics
     assert metrics.ledger_errors == 0
     server = service._data_plane
@@ -262,7 +287,18 @@ async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: i
     await asyncio.sleep(1)
     assert server.buffered_bytes == 0
     assert server.connections == 0
-    assert service.upstream.connections == 0
+    assert [one.upstream.connections for one in service.instances] == [0] * engines
+
+
+async def _operate(loop: VirtualLoop, service: GateService) -> None:
+    """Switches and drains at moments that the seed decides; at the least one engine stays in."""
+    while True:
+        await asyncio.sleep(loop.chance.choice((0.01, 0.1, 0.5)))
+        service.gateway.set_shadow(loop.chance.random() < 0.4)
+        number = loop.chance.randrange(len(service.instances))
+        for at, one in enumerate(service.instances):
+            out = at == number and loop.chance.random() < 0.5
+            service.gateway.push_at(one.member, Drained(out))
 
 
 def _same(client: Client) -> Client:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from kvbudget.edge.details import Details, details_of
-from kvbudget.edge.http.messages import ClientHeaders, OwnLines
+from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.scrape import EngineReading, reading_of
@@ -31,6 +31,9 @@ _NOT_FORWARDED = frozenset(
         b"x-kvbudget-deadline-ms",
     }
 )
+
+
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,25 @@ class Backend:
         self._look_now = asyncio.Event()
         self.on_down: Callable[[], None] = lambda: None
         self.on_scrape: Callable[[str], None] = lambda text: None  # of an engine that is known, as it came
+        self.credentials: Headers = []  # of the gate's own calls
+        self.replaces_keys = False  # the engine gets its own key in place of the clients'
+        self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+
+    def use_api_key(self, key: str | None, *, replacing: bool) -> None:
+        """From now on the engine's own key, if it has one. `replacing`: clients' keys are the gate's, so that the
+        engine gets its own in their place; else theirs are for the engine, which judges them as without a gate."""
+        self.credentials = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
+        self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+        self.replaces_keys = key is not None and replacing
+        if key is not None and replacing:
+            self._without = _NOT_FORWARDED | _CREDENTIALS
+            self._names = _REQUEST_ID | {b"authorization"}
+            self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
 
     def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
-        return ClientHeaders(_NOT_FORWARDED, OwnLines(_REQUEST_ID, b"x-request-id: %b\r\n" % request_id))
+        own = OwnLines(self._names, b"x-request-id: %b\r\n%b" % (request_id, self._key_line))
+        return ClientHeaders(self._without, own)
 
     def own_name(self, model: str) -> str:
         """The engine's own name for a model that is asked for by another: an alias, or what it stands in for."""
@@ -164,7 +182,7 @@ class Backend:
                 pass
 
     async def _get(self, path: bytes) -> Response:
-        return await self.upstream.request(b"GET", path, [], b"", _PROBE_TIMEOUT_S)
+        return await self.upstream.request(b"GET", path, self.credentials, b"", _PROBE_TIMEOUT_S)
 
     async def _models(self) -> tuple[tuple[dict[str, object], ...], Tokens | None]:
         try:

@@ -8,6 +8,7 @@ from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tries import MOST_TRIES, OVERLOADED, Again, again_after, busy_ns, heard_of
@@ -24,6 +25,8 @@ SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By 408 and those of `tries.OVERLOADED` an engine says that it has enough to do: not relayed, because they tell clients
 # nothing of when to come back (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
 _ENGINE_TIMED_OUT: Final = 408
+# Where the gate has put the engine's key in place of the client's, these are no word to the client.
+_KEY_REFUSED: Final = frozenset({401, 403})
 _DONE: Final = RelayOutcome.DONE
 _RESERVED: Final = Held.RESERVED
 _OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
@@ -101,6 +104,14 @@ class RelayEnds:
         elif ended in _UNANSWERED and flow.exchange.open:
             self.unanswered(flow.exchange, flow.identity.request_id, end, backend)
 
+    def uncharged(self, exchange: Exchange, identity: Identity, end: RelayEnd) -> None:
+        """The end of one that passed without a charge because shadow mode refuses nothing."""
+        outcome = _OUTCOMES[end.outcome]
+        if end.outcome is _DONE and end.status is not None and end.status >= 400:
+            outcome = Outcome.UPSTREAM_REFUSED
+        self._gateway.metrics.outcomes[outcome] += 1
+        self._gateway.log_uncounted(exchange, identity, outcome, end.status)
+
     def _hear(self, flow: Flow, end: RelayEnd) -> None:
         """What the end of a relay tells of the engine."""
         gateway = self._gateway
@@ -114,7 +125,8 @@ class RelayEnds:
         elif end.outcome is RelayOutcome.CLIENT_GONE:
             backend.look_soon()  # an abort has killed engines (LMCache#3688)
         if gateway.fleet.only is None and flow.state is State.FORWARDED:
-            gateway.obey(gateway.fleet.heard(flow.key, heard, gateway.now_ns()))
+            member = gateway.fleet.named(backend.name)  # a shadow may wait at another one, or be refused
+            gateway.obey(gateway.fleet.heard(flow.key, heard, gateway.now_ns(), member))
 
     def _tries_again(self, flow: Flow, end: RelayEnd, outcome: Outcome) -> bool:
         """Whether it goes back into the queue, or to another instance: nothing of an answer was sent, and it may."""
@@ -168,6 +180,8 @@ class RelayEnds:
         """Whether an answer of the engine with this status reaches the client as it comes."""
         if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
             return False  # its body tells whether that was for want of room
+        if status in _KEY_REFUSED and flow.backend is not None and flow.backend.replaces_keys:
+            return False
         return status not in OVERLOADED and status != _ENGINE_TIMED_OUT
 
     def _answer_overload(self, flow: Flow, end: RelayEnd) -> None:
@@ -176,6 +190,11 @@ class RelayEnds:
         exchange, request_id = flow.exchange, flow.identity.request_id
         if end.status == _ENGINE_TIMED_OUT:
             plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
+            return
+        if end.status in _KEY_REFUSED:
+            log.error("the engine answered %s to the gate's key for it (KVBUDGET_BACKEND_API_KEY)", end.status)
+            told = "The engine does not take the key that this gate has for it."
+            plain_error(exchange, 502, told, request_id, "upstream_failed")
             return
         if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
             exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)

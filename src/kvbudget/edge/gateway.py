@@ -20,7 +20,7 @@ from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
-from kvbudget.edge.openai.forward import forwarded_body
+from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
@@ -38,6 +38,7 @@ log = logging.getLogger("kvbudget.gateway")
 
 _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
+_SLIMMED_BYTES: Final = 16 * 1024  # of a body; below, what could be spared is not worth it
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
@@ -157,6 +158,8 @@ class Gateway:
             prefix,
             model=ask.model,
         )
+        if len(ask.raw) >= _SLIMMED_BYTES:
+            flow.ask = ask = slimmed(ask)
         self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
@@ -330,7 +333,12 @@ class Gateway:
 
     def relay_ended(self, flow: Flow, end: RelayEnd) -> None:
         """The one end of a forwarded flow's relay."""
-        self.ends.ended(flow, end)
+        try:
+            self.ends.ended(flow, end)
+        except Exception:
+            # Whatever is wrong with what is made of it, a promise ends with its relay.
+            self.end(flow, Outcome.UPSTREAM_FAILED, output_tokens=None, engine_done=False)
+            raise
 
     def passes_on(self, flow: Flow, status: int) -> bool:
         """Whether an answer of the engine with this status reaches the client as it comes."""
@@ -398,13 +406,12 @@ class Gateway:
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
+        if flow.held is not _NOTHING:  # else a shadow that the gate would have refused
+            flow.held = _NOTHING
+            tokens = None if output_tokens is None else Tokens(output_tokens)
+            self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
         if self.access_log is not None and flow.record is not None:
             self.access_log.ended(flow.record, outcome, status, self.now_ns(), output_tokens, cached_tokens)
-        if flow.held is _NOTHING:
-            return  # a shadow that the gate would have refused
-        flow.held = _NOTHING
-        tokens = None if output_tokens is None else Tokens(output_tokens)
-        self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
 
     # The engine goes and comes; we go
 

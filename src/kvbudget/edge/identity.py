@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.keys import ApiKey, KeyRing
-from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.openai.errors import BadRequestError, CodedBodyError
 from kvbudget.gate.tenants import ALL_OTHERS
 
 DEFAULT_TENANT: Final = "default"
@@ -26,6 +26,7 @@ _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _new = tuple.__new__  # without the call into Python that a NamedTuple makes first
 # OpenAI's clients send the one, Anthropic's the other.
 _CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
+_PLAIN_CODINGS: Final = frozenset((b"", b"identity"))
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
@@ -122,7 +123,7 @@ class Identities:
         """Reads `x-kvbudget-tenant` (else the API key), `x-kvbudget-priority` and `x-kvbudget-deadline-ms`.
 
         Where API keys are set up, the key says which tenant it is and how urgent it may be. Raises BadRequestError,
-        UnauthorizedError.
+        UnauthorizedError; CodedBodyError for a body that is compressed.
         """
         holder = self.ring.holder(headers) if self.ring else None
         credential = named = deadline_ns = None
@@ -130,6 +131,8 @@ class Identities:
         for name, value in headers:
             if name in _CREDENTIALS:
                 credential = value
+            elif name == b"content-encoding" and value.lower() not in _PLAIN_CODINGS:
+                raise CodedBodyError  # here, as this is what a head that comes again is looked through for once
             if not name.startswith(b"x-kvbudget-"):
                 continue
             if name == b"x-kvbudget-tenant":

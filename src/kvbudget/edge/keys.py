@@ -14,7 +14,7 @@ from kvbudget.edge.openai.errors import UnauthorizedError
 
 _PREFIX = "kvb-"
 _RANDOM_BYTES = 32
-_LONGEST_KEY = 512
+_LONGEST_KEY = 512  # bytes of the header that holds it
 _REMEMBERED = 4096  # raw headers whose key is known, so that not every request costs a digest
 
 
@@ -78,6 +78,8 @@ def new_key() -> tuple[str, str]:
 
 
 def _bare(header: bytes) -> bytes:
-    """The key in a header's value, without `Bearer`."""
-    scheme, _, rest = header[: _LONGEST_KEY + 16].partition(b" ")
-    return rest.strip() if scheme.lower() == b"bearer" else header[:_LONGEST_KEY].strip()
+    """The key in a header's value, without `Bearer`; none where that is too long: raw headers are remembered."""
+    if len(header) > _LONGEST_KEY:
+        return b""
+    scheme, _, rest = header.partition(b" ")
+    return rest.strip() if scheme.lower() == b"bearer" else header

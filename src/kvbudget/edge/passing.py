@@ -23,7 +23,7 @@ _BEFORE_HEAD: Final = frozenset(
 class PassingBy:
     """One uncharged exchange: relayed as it is, its own watcher."""
 
-    __slots__ = ("_backend", "_exchange", "_request_id", "_unanswered", "_under_way", "relay")
+    __slots__ = ("_backend", "_exchange", "_over", "_request_id", "_unanswered", "_under_way", "relay")
 
     def __init__(
         self,
@@ -32,12 +32,15 @@ class PassingBy:
         request_id: bytes,
         unanswered: Unanswered,
         under_way: "set[PassingBy]",
+        over: Callable[[RelayEnd], None] | None = None,
     ) -> None:
+        """`over`: whoever wants to hear how it ended."""
         self._exchange = exchange
         self._backend = backend
         self._request_id = request_id
         self._unanswered = unanswered
         self._under_way = under_way
+        self._over = over
         under_way.add(self)
         self.relay: Relay | None = None
         self.relay = backend.upstream.relay(
@@ -64,5 +67,7 @@ class PassingBy:
     def on_end(self, end: RelayEnd) -> None:
         """Answer in the engine's place if it said nothing."""
         self._under_way.discard(self)
+        if self._over is not None:
+            self._over(end)
         if end.outcome in _BEFORE_HEAD and self._exchange.open:
             self._unanswered(self._exchange, self._request_id, end, self._backend)

@@ -21,5 +21,8 @@ def passes(path: bytes) -> bool:
     """Models, tokenize and the rest under /v1; nothing that an engine could read as a charged path."""
     if not _PLAIN_PATH.fullmatch(path) or not (path.startswith(b"/v1/") or path in _OUTSIDE_V1):
         return False
-    below_charged = any(path.startswith(charged + b"/") for charged in CHARGED)
+    lower = path.lower()  # routers that do not mind the case exist; this path is not served by us
+    if lower in CHARGED:
+        return False
+    below_charged = any(lower.startswith(charged + b"/") for charged in CHARGED)
     return not below_charged or _FREE_BELOW_CHARGED.fullmatch(path) is not None

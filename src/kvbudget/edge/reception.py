@@ -107,7 +107,7 @@ class Reception:
         if passes(path):
             if not self._may_pass(exchange, request_id):
                 return
-            if path == COUNT_TOKENS and exchange.method == b"POST":
+            if path == COUNT_TOKENS and exchange.method == b"POST" and not self.gateway.shadow:
                 self.token_counts.begin(exchange, request_id)
             else:
                 self._pass(exchange, request_id)
@@ -180,6 +180,9 @@ class Reception:
             self._bound_instead(flow, ask, error)
         else:  # a bug of the counter: the client must get an answer all the same
             log.error("counting failed in a way that no counter should", exc_info=error)
+            if self._passes_in_shadow(flow.exchange, flow.identity, Refusal.COUNT_FAILED):
+                flow.state = State.OVER
+                return
             self._give_up(flow, 500)
             told = "The prompt could not be counted."
             plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
@@ -190,7 +193,10 @@ class Reception:
             tokens = Tokens(sum(counted.prompt_tokens))
             logprobs = self.logprobs
             logprobs.check(tokens)
-            if not logprobs.take(tokens):
+            taken = logprobs.take(tokens)
+            if not taken and self.gateway.shadow:
+                self.gateway.metrics.shadow_refusals[Refusal.LOGPROBS_FULL] += 1
+            elif not taken:
                 told = (
                     f"Logprobs of {logprobs.in_use} prompt tokens are being computed, and of at most {logprobs.limit} "
                     "may be at once (--max-prompt-logprobs-tokens); please retry later."
@@ -201,7 +207,8 @@ class Reception:
                 flow.let_go()
                 self.gateway.refuser.later(Refusal.LOGPROBS_FULL, told, flow.exchange, flow.identity.request_id)
                 return
-            flow.on_over = lambda: logprobs.give_back(tokens)
+            if taken:
+                flow.on_over = lambda: logprobs.give_back(tokens)
         self.gateway.arrive(flow, ask, counted, instead=instead)
 
     def _check_beam(self) -> None:
@@ -226,11 +233,31 @@ class Reception:
         self._take(flow, ask, self._bound.count(ask), instead=True)
 
     def _refuse(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
+        if error.status != 401 and self._passes_in_shadow(exchange, Identity(request_id), Refusal.BAD_REQUEST):
+            return
         metrics = self.gateway.metrics
         metrics.refusals[Refusal.BAD_REQUEST] += 1
         metrics.outcomes[Outcome.REFUSED] += 1
         self.gateway.log_uncounted(exchange, Identity(request_id), Refusal.BAD_REQUEST, error.status)
         bad_request(exchange, request_id, error)
+
+    def _passes_in_shadow(self, exchange: Exchange, identity: Identity, refusal: Refusal) -> bool:
+        """In shadow mode what would be refused goes on as it came, if it cannot even be counted without a charge."""
+        gateway = self.gateway
+        if not gateway.shadow or exchange.gone or gateway.admission.draining:
+            return False
+        gateway.metrics.shadow_refusals[refusal] += 1
+        exchange.on_gone = None
+        backend = gateway.backend if gateway.fleet.only is not None else gateway.backend_for(model_in(exchange.body))
+        PassingBy(
+            exchange,
+            backend,
+            identity.request_id,
+            gateway.ends.unanswered,
+            self.passing,
+            lambda end: gateway.ends.uncharged(exchange, identity, end),
+        )
+        return True
 
     def _give_up(self, flow: Flow, status: int) -> None:
         flow.state = State.OVER

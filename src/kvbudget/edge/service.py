@@ -18,6 +18,7 @@ from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
+from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
 from kvbudget.edge.http.upstream import UpstreamError
@@ -57,7 +58,8 @@ class ServiceSettings:
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
     is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
     `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
-    file of authorities for https backends.
+    file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
+    `proxy_protocol`: addresses from which connections begin with a PROXY header.
     """
 
     backend_url: str
@@ -84,6 +86,8 @@ class ServiceSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     backend_ca: str | None = None
+    backend_api_key: str | None = field(default=None, repr=False)
+    proxy_protocol: tuple[str, ...] = ()
     admin_token: str | None = field(default=None, repr=False)
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
@@ -141,6 +145,7 @@ class GateService:
             instance.push = self.gateway.push_at
             instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
             instance.found_up = self._heed_contexts
+        self.use_api_keys()
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
@@ -182,6 +187,7 @@ class GateService:
                 settings.server_limits,
                 on_error=lambda status, code, message: error_body(message, None, None, code),
                 tls=None if self._tls is None else self._tls.context,
+                trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
             )
         except OSError as error:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
@@ -202,6 +208,11 @@ class GateService:
         if self.take_over is None:
             raise BadValueError("this gate was not started from a file", fix="start it with --config")
         return self.take_over()
+
+    def use_api_keys(self) -> None:
+        """Tell the engines' key, and whether it stands in for those of clients: where they have keys of ours."""
+        for instance in self.instances:
+            instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
 
     def reload_certificate(self) -> None:
         """Take what the files of the certificate hold now. Raises BadValueError, and keeps the old one."""
@@ -269,8 +280,8 @@ class GateService:
 
     def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
         async def post(path: str, body: bytes) -> tuple[int, bytes]:
-            headers = [(b"content-type", b"application/json")]
             backend, body = self._counting(body)
+            headers = [(b"content-type", b"application/json"), *backend.credentials]
             try:
                 answer = await backend.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
             except UpstreamError as error:

@@ -2,8 +2,9 @@
 
 Only where nothing was sent to the client. An engine that said that it is overloaded gets it again from our own queue,
 later; one that could not be reached or broke off is not asked again, another instance is. A request at which an engine
-broke off may be the reason, so it is tried once more and not twice; one at which an engine was silent for too long is
-not, as the engine may hold its blocks for minutes (vllm PR #29906).
+broke off may be the reason, so it is tried once more and not twice (also where the engine, after a kept connection died
+under the request, cannot be reached any more); one at which an engine was silent for too long is not, as the engine may
+hold its blocks for minutes (vllm PR #29906).
 """
 
 from enum import Enum
@@ -42,9 +43,11 @@ def again_after(end: RelayEnd, tries: int, *, alone: bool, recalled: bool) -> Ag
         return Again.BUSY if _is_overload(end) else Again.NO
     if alone or tries >= MOST_TRIES - 1:
         return Again.NO
-    if end.outcome is RelayOutcome.UNREACHABLE:
+    unreachable = end.outcome is RelayOutcome.UNREACHABLE
+    if unreachable and not end.sent:
         return Again.ELSEWHERE
-    once = end.outcome is RelayOutcome.BROKEN_BEFORE_HEAD or (recalled and end.outcome is RelayOutcome.CANCELLED)
+    broken = unreachable or end.outcome is RelayOutcome.BROKEN_BEFORE_HEAD
+    once = broken or (recalled and end.outcome is RelayOutcome.CANCELLED)
     return Again.ELSEWHERE if once and tries == 0 else Again.NO
 
 

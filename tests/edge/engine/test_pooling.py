@@ -60,6 +60,11 @@ def test_a_prompt_of_the_whole_window_is_taken_and_one_more_token_is_not(with_en
             ("/v1/embeddings", {}),
             ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}),
             ("/rerank", {"query": "a", "documents": [5]}),
+            ("/rerank", {"query": "a", "documents": ["b"], "top_n": "1"}),
+            ("/rerank", {"query": "a", "documents": ["b"], "top_n": [1]}),
+            ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": -1}),
+            ("/v2/rerank", {"query": "a", "documents": ["b"], "top_n": True}),
+            ("/v1/reranking", {"query": "a", "documents": ["b"], "top_n": {"a": 1}}),
         ):
             assert (await bench.client.post(path, json=wrong)).status_code == 400
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.openai.body import LARGE_BODY_BYTES, MAX_DEPTH, member_spans, read_object
+from kvbudget.edge.openai.body import LARGE_BODY_BYTES, MAX_DEPTH, MAX_MEMBERS, member_spans, read_object
 from kvbudget.edge.openai.errors import BadRequestError
 
 JSON = st.recursive(
@@ -92,3 +92,30 @@ def test_a_large_body_leaves_the_garbage_collector_as_it_was(end: bytes, enabled
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+nested = st.recursive(
+    st.integers() | st.text(alphabet='[]{}",:\\ax', max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='[]{}"\\a', max_size=3), inner),
+    max_leaves=40,
+)
+
+
+@given(nested, st.integers(0, 40), st.sampled_from([b"[%b]", b'{"[":%b}', b'["}",[],%b,{}]']))
+def test_a_value_ends_where_its_brackets_do_however_deep_they_are(value: Any, depth: int, around: bytes) -> None:
+    text = json.dumps(value).encode()
+    for _ in range(depth):
+        text = around % text
+    raw = b'{"x": %b, "y" :%b,"z":1}' % (text, text)
+    assert {name: raw[span.start : span.end] for name, span in member_spans(raw).items()} == {
+        "x": text,
+        "y": text,
+        "z": b"1",
+    }
+
+
+def test_so_many_members_no_body_has() -> None:
+    lawful = json.dumps(dict.fromkeys(map(str, range(MAX_MEMBERS)))).encode()
+    assert len(read_object(lawful)) == MAX_MEMBERS
+    with pytest.raises(BadRequestError, match="10001 members"):
+        read_object(b'{"more":1,' + lawful[1:])

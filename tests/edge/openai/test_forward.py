@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
-from kvbudget.edge.openai.forward import forwarded_body
+from kvbudget.edge.openai.forward import forwarded_body, slimmed
 
 AskOf = Callable[..., Ask]
 POOLED = {Surface.EMBEDDINGS, Surface.POOLING, Surface.CLASSIFY, Surface.SCORE, Surface.RERANK}
@@ -39,6 +39,7 @@ def test_only_the_cap_changes_and_everything_else_keeps_value_and_order(
     raw = json.dumps(members, ensure_ascii=ascii_only, indent=indent).encode()
     ask = parse_ask(surface, raw)
     sent = forwarded_body(ask, granted)
+    assert forwarded_body(slimmed(ask), granted) == sent
     before, after = json.loads(raw), json.loads(sent)
     changed_before, changed_after = (before, after) if not holder else (before.pop(holder, {}), after.pop(holder, {}))
     assert changed_after.pop(name) == granted
@@ -114,3 +115,11 @@ def test_a_prompt_goes_on_as_the_ids_that_it_was_counted_by_and_nothing_else_cha
     assert forwarded_body(ask, 5, ids) == b'{"model": "m",  "prompt": [7,256], "max_tokens": 5, "seed": 1.50}'
     assert forwarded_body(ask, 4, [7, 8]) == b'{"model": "m",  "prompt": [7,8], "max_tokens": 4, "seed": 1.50}'
     assert forwarded_body(ask, 5) is raw
+
+
+def test_of_a_body_that_waits_only_its_bytes_are_kept(ask_of: AskOf) -> None:
+    ask = ask_of(max_tokens=7, metadata=[{}] * 1000, n_predict=[{}] * 1000)
+    slim = slimmed(ask)
+    assert slim.raw is ask.raw
+    assert len(repr(slim._replace(raw=b""))) < 500
+    assert forwarded_body(slim, 5) == forwarded_body(ask, 5)

@@ -433,6 +433,17 @@ def test_who_fails_on_trial_is_out_for_longer(make_fleet: Make) -> None:
         scene.now = circuit.until_ns
 
 
+def test_who_was_on_trial_and_never_sent_there_keeps_nobody_else_from_it(make_fleet: Make) -> None:
+    scene = make_fleet(x=(8,), y=(8,))
+    circuit = scene.at("x").circuit
+    circuit.until_ns = 0
+    assert scene.arrive("a") == ["a>x"]
+    assert scene.fleet.heard("a", Heard.WELL, 0, scene.at("y")) == []
+    assert not circuit.takes(0)
+    scene.push(finished("a"))
+    assert circuit.takes(0)
+
+
 def test_who_leaves_while_on_trial_tells_nothing(make_fleet: Make) -> None:
     scene = make_fleet(x=(8,), y=(8,))
     circuit = scene.at("x").circuit

@@ -37,6 +37,8 @@ DEFAULTS = {
     "tls_cert": None,
     "tls_key": None,
     "backend_ca": None,
+    "backend_api_key_file": None,
+    "proxy_protocol": None,
     "max_body": "16MiB",
     "access_log": None,
     "drain_seconds": 30.0,
@@ -61,6 +63,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="an engine: http(s)://HOST:PORT or unix:/path; may be given several times",
     )
     where.add_argument("--backend-ca", metavar="FILE", help="authorities (PEM) of https engines; default: the system's")
+    where.add_argument(
+        "--backend-api-key-file",
+        metavar="FILE",
+        help="the engines' own API key (or KVBUDGET_BACKEND_API_KEY): sent with the gate's own calls, and in place of "
+        "the clients' keys where [gate.keys] asks for those; SIGHUP reads it anew",
+    )
     where.add_argument("--embedded-engine", action="store_true", help="start the embedded paged engine as the backend")
     where.add_argument(
         "--tokenizer",
@@ -156,6 +164,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--tls-cert", metavar="FILE", help="speak TLS to clients with this chain (PEM); SIGHUP reads it anew"
     )
     edge.add_argument("--tls-key", metavar="FILE", help="its key, where it is not in the same file")
+    edge.add_argument(
+        "--proxy-protocol",
+        metavar="ADDRESSES",
+        help="balancers, as addresses and networks with commas between, whose connections begin with a PROXY header "
+        "(v1 or v2) that names the client; `unix`: those of a Unix socket (default: none)",
+    )
     edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
     edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kvbudget.cli.serving.backends import instances_of
 from kvbudget.cli.serving.flags import DEFAULTS, add_flags
-from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError, printable
 from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
@@ -33,6 +33,7 @@ _LOWEST |= {
     "slo_ttft": 0.001,
 }
 _HIGHEST = 10**12
+_LONGEST_API_KEY = 4096
 _LARGEST_BLOCK = 1 << 20  # tokens; the gate keeps a row as long as a block
 
 
@@ -90,6 +91,11 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
             raise BadValueError(f"--{shown}: {value} is not within {low} and {high}", fix=f"give at least {low}")
     if args.tls_key is not None and args.tls_cert is None:
         raise BadValueError("--tls-key without --tls-cert", fix="give the certificate of that key")
+    if args.proxy_protocol is not None and args.tls_cert is not None:
+        raise BadValueError(
+            "--proxy-protocol with --tls-cert: the header would come before the TLS handshake",
+            fix="let the balancer speak TLS, or leave one of them away",
+        )
     if args.overload_status not in (429, 503, 529):
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
     credit = _prefix_credit(args.prefix_credit)
@@ -122,6 +128,8 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         backend_ca=args.backend_ca,
+        backend_api_key=_backend_api_key(args.backend_api_key_file),
+        proxy_protocol=_proxy_protocol(args.proxy_protocol),
         shadow=args.shadow,
         admin_token=os.environ.get("KVBUDGET_ADMIN_TOKEN") or None,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
@@ -133,6 +141,42 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         overload_status=args.overload_status,
         server_limits=ServerLimits(body_bytes=parse_size(args.max_body, "--max-body")),
     )
+
+
+def _backend_api_key(path: str | None) -> str | None:
+    """Raises BadConfigError, BadValueError, which tell nothing of the key."""
+    key, where = os.environ.get("KVBUDGET_BACKEND_API_KEY", ""), "KVBUDGET_BACKEND_API_KEY"
+    if path is not None:
+        from kvbudget.edge.given_file import open_given
+
+        where = f"--backend-api-key-file {printable(path[-200:])}"
+        try:
+            with open_given(path, fix="give a file that holds the key") as file:
+                key = file.read(2 * _LONGEST_API_KEY).decode("ascii", "replace")
+        except OSError as error:
+            raise BadConfigError(
+                f"{where}: {error.strerror or error}", fix="give a file that the gate may read"
+            ) from None
+    key = key.strip()
+    if not key and path is None:
+        return None
+    if not 0 < len(key) <= _LONGEST_API_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise BadValueError(
+            f"{where} is no API key",
+            fix=f"one line of 1 to {_LONGEST_API_KEY} printable ASCII characters, without blanks and without `Bearer`",
+        )
+    return key
+
+
+def _proxy_protocol(listed: str | None) -> tuple[str, ...]:
+    """Addresses with commas between. Raises BadValueError."""
+    if listed is None:
+        return ()
+    from kvbudget.edge.http.peers import Trusted
+
+    addresses = tuple(address.strip() for address in listed.split(","))
+    Trusted(addresses)
+    return addresses
 
 
 def _counting(args: argparse.Namespace) -> "CountingSettings":

@@ -1,16 +1,20 @@
 """Decides what a running gate takes over from changed settings, and what needs a restart."""
 
+import logging
 from dataclasses import fields, replace
 
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.gate.gate import GateConfig
+
+log = logging.getLogger("kvbudget")
 
 # What only the decisions to come depend on. The rest is bound to sockets, counters and threads that exist.
 LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
      "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
-LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "keys", "shadow"})
+LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "keys", "shadow",
+                          "backend_api_key"})  # fmt: skip
 
 
 def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str], list[str]]:
@@ -30,6 +34,8 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
     live_service = [name for name in changes if name in LIVE_SERVICE]
     live_service = [name for name in live_service if name != "instances" or wanted.instances != current.instances]
     later = [name for name in (*gate_changes, *changes) if name not in {*live, *live_service}]
+    if current.keys and not wanted.keys:
+        log.warning("no [gate.keys] are set up any more: everybody may come, without a key")
     if live or live_service:
         config = replace(current.gate, **{name: getattr(wanted.gate, name) for name in live})
         service.settings = replace(current, gate=config, **{name: getattr(wanted, name) for name in live_service})
@@ -43,6 +49,7 @@ def _apply(service: GateService, config: GateConfig) -> None:
     """Each pool's own event makes its gate look at everything anew: capacity, caps, and who waits."""
     service.reception.identities.expect(config.tenants, config.classes)
     service.reception.identities.set_keys(service.settings.keys)
+    service.use_api_keys()
     for instance, settings in zip(service.instances, service.settings.each(), strict=True):
         instance.reconfigure(settings, config)
     service.fleet.share()

@@ -21,13 +21,15 @@ from kvbudget.simulate.paged_engine import FinishReason
 DIMENSIONS = 8
 _INPUTS = ("/v1/embeddings", "/pooling", "/classify")
 _SCORES = ("/v1/score", "/score")
-_RERANKS = ("/v1/rerank", "/rerank", "/v2/rerank")
+_RERANKS = ("/v1/rerank", "/v1/reranking", "/rerank", "/v2/rerank")
 PATHS = (*_INPUTS, *_SCORES, *_RERANKS)
 
 
 def parse(path: str, body: dict[str, Any], settings: EngineSettings) -> Ask:
     """A body of one of PATHS. Raises ApiError."""
     asks.check_model(body, settings)
+    if path in _RERANKS:
+        _most(body)
     if path not in _INPUTS:
         prompts = tuple(_pair(query, document) for query, document in _pairs(path, body))
     elif body.get("messages") is not None:
@@ -63,6 +65,16 @@ def _texts(body: dict[str, Any], name: str) -> list[str]:
     if not isinstance(texts, list) or not texts or not all(isinstance(item, str) for item in texts):
         raise ApiError(400, f"{name} must be a text or texts.", param=name)
     return texts
+
+
+def _most(body: dict[str, Any]) -> int:
+    """Results that are wanted; 0: all. Raises ApiError."""
+    value = body.get("top_n")
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ApiError(400, "top_n must be an integer of at least 0.", param="top_n")
+    return value
 
 
 def _pair(query: str, document: str) -> Prompt:
@@ -104,7 +116,7 @@ class Answers:
                 {"index": index, "document": {"text": documents[index]}, "relevance_score": abs(vector[0])}
                 for index, vector in sorted(enumerate(vectors), key=lambda entry: -abs(entry[1][0]))
             ]
-            kept = results[: self._body.get("top_n") or len(results)]
+            kept = results[: _most(self._body) or len(results)]
             told: dict[str, object] = {"id": f"rerank-{self._name}", "model": self._model, "results": kept}
             return [], orjson.dumps({**told, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
         if self._path in _SCORES:

@@ -8,7 +8,6 @@ generating for nobody holds KV blocks that others wait for.
 import asyncio
 import enum
 import logging
-import select
 import socket
 import time
 from typing import TYPE_CHECKING, Final, cast
@@ -24,6 +23,7 @@ from kvbudget.edge.http.heads import (
     strip_empty_lines,
 )
 from kvbudget.edge.http.messages import closing_answer
+from kvbudget.edge.http.peers import ProxyHeaderError, has_left, peer_of, read_proxy_header
 
 if TYPE_CHECKING:
     from kvbudget.edge.http.server import HttpServer
@@ -44,10 +44,10 @@ EMPTY_LINES: Final = 8
 ACCOUNTED_BYTES: Final = 65536
 """Bodies from here on count as buffered. Smaller ones, nearly all, are bounded by the number of connections."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_TCP_CLOSE_WAIT, _TCP_CLOSE = 8, 7  # first byte of Linux' struct tcp_info
 
 
 class _State(enum.Enum):
+    PROXY = enum.auto()  # a balancer is to say who the client is
     IDLE = enum.auto()  # between requests; no byte of the next one is here
     HEAD = enum.auto()
     BODY = enum.auto()
@@ -124,9 +124,9 @@ class ClientConnection:
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
-        peer = transport.get_extra_info("peername") or ("unix", 0)
-        self._peer = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
-        self._state = _IDLE
+        peername, trusted = transport.get_extra_info("peername"), self._server.trusted
+        self._peer = peer_of(peername)
+        self._state = _State.PROXY if trusted is not None and trusted.includes(peername) else _IDLE
         self._deadline_s = self._loop.time() + self._server.limits.head_s
 
     def data_received(self, data: bytes) -> None:
@@ -144,6 +144,8 @@ class ClientConnection:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _LINGER_BYTES:
                 self._transport.abort()
+        elif state is _State.PROXY:
+            self._read_proxy_header(data)
 
     def eof_received(self) -> bool:
         """The client closed its side."""
@@ -181,6 +183,22 @@ class ClientConnection:
             exchange.client_left()
 
     # Reading requests.
+
+    def _read_proxy_header(self, data: bytes) -> None:
+        """Of a connection that has to begin with one: without it, it is closed, and nothing of it is a request."""
+        buffer = self._buffer = self._buffer + data
+        try:
+            header = read_proxy_header(buffer)
+        except ProxyHeaderError as error:
+            self._server.no_proxy_header(self._peer, error)
+            self._state = _State.CLOSED
+            self._transport.abort()
+            return
+        if header is not None:
+            self._peer = header.peer or self._peer
+            self._state = _IDLE
+            self._buffer = buffer[header.size_bytes :]
+            self._advance()
 
     def _advance(self, body_data: bytes = b"") -> None:
         """Reads on in a body, and then as many whole requests from the buffer as may be answered now."""
@@ -405,7 +423,7 @@ class ClientConnection:
             self._accepted_bytes = -1
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._expire()
-        elif self._reading_paused and self._state is _BUSY and self._peer_closed():
+        elif self._reading_paused and self._state is _BUSY and has_left(self._transport):
             self.abort()
 
     def _expire(self) -> None:
@@ -420,19 +438,9 @@ class ClientConnection:
         else:
             self._transport.abort()
 
-    def _peer_closed(self) -> bool:
-        """With reading paused no end of file is delivered; the kernel is asked instead."""
-        listening = self._transport.get_extra_info("socket")
-        if listening.family == socket.AF_UNIX:
-            ended = select.poll()
-            ended.register(listening.fileno(), select.POLLRDHUP)
-            return bool(ended.poll(0))
-        info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        return info[0] in (_TCP_CLOSE_WAIT, _TCP_CLOSE)
-
     def drain(self) -> None:
         """Closes when idle; otherwise the answer at work is the last."""
-        if self._state is _IDLE:
+        if self._state is _IDLE or self._state is _State.PROXY:
             self._close()
 
     def abort(self) -> None:

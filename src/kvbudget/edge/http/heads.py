@@ -18,7 +18,8 @@ _METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELET
 _VERSION: Final = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
 _VERSIONS: Final = {b"HTTP/1.1": True, b"HTTP/1.0": False}
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: .*)?")
-_ABSOLUTE_FORM: Final = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?].*)?)")
+# Without a host it must be refused (RFC 9110, 4.2.1).
+_ABSOLUTE_FORM: Final = re.compile(rb"(?i:https?)://([^:/?#@][^/?#@]*)((?:[/?].*)?)")
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~%-]*)(?::[0-9]{0,5})?")
 # Most requests have none of these, and one set operation says so.
 _RARE: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})

@@ -67,7 +67,8 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
     are the last 8 KiB of the de-chunked body (1.5 KiB of an event stream), or when WITHHELD all of it up to 1 MiB.
     `events` counts SSE events as `EventCounter` does (`data: [DONE]` included), `body_bytes` the de-chunked bytes.
-    `message` says in words why it failed.
+    `message` says in words why it failed. `sent`: the request was written to a connection at least once, so that an
+    upstream may have read it, whatever became of it then.
     """
 
     outcome: RelayOutcome
@@ -77,6 +78,7 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     events: int
     body_bytes: int
     message: str = ""
+    sent: bool = False
 
 
 class Watcher(Protocol):
@@ -358,6 +360,7 @@ class Relay(Transfer):
             0 if self._counter is None else self._counter.total,
             self._body_bytes,
             message,
+            self.sent_s > 0.0,
         )
         try:
             self._watcher.on_end(tuple.__new__(RelayEnd, fields))

@@ -1,6 +1,7 @@
 """Decides which connections are open: accepts them, bounds their number, sweeps over their time limits, drains them."""
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -11,6 +12,7 @@ from kvbudget.edge.http.connection import ClientConnection
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import ErrorBody, openai_error_body
+from kvbudget.edge.http.peers import ProxyHeaderError, Trusted
 from kvbudget.edge.http.repeats import KnownRequests
 
 __all__ = ["App", "Exchange", "HttpServer", "start_server"]
@@ -32,18 +34,21 @@ async def start_server(
     *,
     on_error: ErrorBody = openai_error_body,
     tls: ssl.SSLContext | None = None,
+    trusted: Trusted | None = None,
 ) -> "HttpServer":
     """Listens on `host`:`port` (0: any free port), or on the Unix socket of a `host` like `unix:/run/gate.sock`.
 
     `on_error` makes the JSON of errors that never reach the app. `tls`: speak TLS with that certificate; who does not
-    finish the handshake within `limits.head_s` is closed. Raises OSError when the address cannot be had.
+    finish the handshake within `limits.head_s` is closed. `trusted`: from there connections begin with a PROXY header
+    (not in TLS, which would come before it). Raises OSError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
-    server = HttpServer(app, limits, on_error, loop)
+    server = HttpServer(app, limits, on_error, loop, trusted)
     protocol = cast("Callable[[], asyncio.Protocol]", server.new_connection)
     handshake_s = limits.head_s if tls is not None else None
     if host.startswith("unix:"):
         path = host.removeprefix("unix:")
+        await _refuse_to_displace(path)
         listener = await loop.create_unix_server(
             protocol, path, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
         )
@@ -60,6 +65,16 @@ async def start_server(
     return server
 
 
+async def _refuse_to_displace(path: str) -> None:
+    """Binding removes a socket that lies there, as one that nobody closed does; a server that lives must keep it."""
+    try:
+        _, there = await asyncio.open_unix_connection(path)
+    except OSError:
+        return
+    there.close()
+    raise OSError(errno.EADDRINUSE, "another process listens on this socket")
+
+
 def _sockets(listener: asyncio.Server) -> list[socket.socket]:
     """Its sockets: asyncio gives a tuple of them, uvloop a list, and compiled code believes the annotation."""
     return list(getattr(listener, "sockets"))  # noqa: B009 - an annotated access would be checked for a tuple
@@ -68,11 +83,20 @@ def _sockets(listener: asyncio.Server) -> list[socket.socket]:
 class HttpServer:
     """A listening server; made by `start_server`."""
 
-    def __init__(self, app: App, limits: ServerLimits, on_error: ErrorBody, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: ServerLimits,
+        on_error: ErrorBody,
+        loop: asyncio.AbstractEventLoop,
+        trusted: Trusted | None = None,
+    ) -> None:
         self.app = app
         self.limits = limits
         self.on_error = on_error
         self.draining = False
+        self.trusted = trusted
+        self._proxy_told = False
         self.known = KnownRequests()
         self.port = 0
         self._loop = loop
@@ -139,6 +163,12 @@ class HttpServer:
         self._open.add(connection)
         self._empty.clear()
         return True
+
+    def no_proxy_header(self, peer: str, error: ProxyHeaderError) -> None:
+        """A connection was closed for want of one. Said once: a balancer that sends none opens many."""
+        if not self._proxy_told:
+            self._proxy_told = True
+            _LOG.warning("%s is in --proxy-protocol, and its connection was closed: %s (told once)", peer, error)
 
     def fits(self, size_bytes: int) -> bool:
         """Whether so many more bytes of bodies may be held."""

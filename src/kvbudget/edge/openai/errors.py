@@ -11,6 +11,7 @@ from kvbudget.errors import InputError
 HTTP_BAD_REQUEST = 400
 HTTP_UNAUTHORIZED = 401
 HTTP_NOT_FOUND = 404
+HTTP_UNSUPPORTED_MEDIA = 415
 
 _INVALID = "invalid_request_error"
 _UNAUTHORIZED = "authentication_error"
@@ -26,6 +27,7 @@ ERROR_TYPES: dict[str, str] = {
     "duplicate_field": _INVALID,
     "nested_too_deep": _INVALID,
     "empty_prompt": _INVALID,
+    "unsupported_content_encoding": _INVALID,
     "unsupported_field": _INVALID,
     "unsupported_content_part": _INVALID,
     "prompt_logprobs_refused": _INVALID,
@@ -77,6 +79,16 @@ class ModelNotFoundError(BadRequestError):
     """The engine does not serve the model that the request names: HTTP 404, as the engine itself would answer."""
 
     status = HTTP_NOT_FOUND
+
+
+class CodedBodyError(BadRequestError):
+    """The body is compressed: HTTP 415, as an engine that undoes it would run another body than the one counted."""
+
+    status = HTTP_UNSUPPORTED_MEDIA
+
+    def __init__(self) -> None:
+        super().__init__("content-encoding is not accepted here; send the body as it is", None,
+                         "unsupported_content_encoding")  # fmt: skip
 
 
 class UnauthorizedError(BadRequestError):

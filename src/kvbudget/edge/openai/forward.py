@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 import orjson
 
-from kvbudget.edge.openai.ask import Ask, Surface, TextPrompt
+from kvbudget.edge.openai.ask import Ask, Surface, TextPrompt, TokenPrompt
 from kvbudget.edge.openai.body import Span, member_spans
 
 # Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
 # max_completion_tokens, llama.cpp prefers n_predict to both. One larger than the grant would undo it.
 _ALIASES = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
+_PLAIN = (int, float, type(None))  # what else a cap may be is no number, and changed whatever it says
+_COUNTED = TokenPrompt((1,))  # in place of a prompt that is counted
 _NO_OTHER_NAME = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
 
 
@@ -29,6 +31,26 @@ def takes_token_ids(ask: Ask) -> bool:
         and len(prompt.texts) == 1
         and _NEEDS_NO_TEXT(ask.body.keys())
     )
+
+
+def slimmed(ask: Ask) -> Ask:
+    """The same for `forwarded_body`, without what was only there to be counted.
+
+    A body takes up to thirty times its size as objects ([{},{},...]), and it may wait for a minute.
+    """
+    holder_name, _, field = ask.max_new_field.rpartition(".")
+    kept = _few(ask.body, (holder_name or field, *_ALIASES))
+    if holder_name and isinstance(holder := ask.body.get(holder_name), dict):
+        kept[holder_name] = _few(holder, (field,))
+    return ask._replace(body=kept, prompt=_COUNTED)
+
+
+def _few(holder: dict[str, object], names: Sequence[str]) -> dict[str, object]:
+    """Those members of an object that are looked at again; and another one, if it has any, as then it is not empty."""
+    kept = {name: holder[name] if isinstance(holder[name], _PLAIN) else "" for name in names if name in holder}
+    if len(kept) < len(holder):
+        kept[""] = None
+    return kept
 
 
 def forwarded_body(ask: Ask, max_new_tokens: int, token_ids: Sequence[int] | bytes | None = None) -> bytes:

@@ -17,7 +17,7 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     return Ask(
         surface,
-        fields.string(body, "model"),
+        members.model(body),
         stream,
         sequences,
         members.max_new(body, field),

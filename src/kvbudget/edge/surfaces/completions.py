@@ -22,7 +22,7 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     asked = members.max_new(body, "max_tokens", low=0 if echo else 1)
     return Ask(
         surface,
-        fields.string(body, "model"),
+        members.model(body),
         stream,
         sequences,
         DEFAULT_TOKENS if asked is None else asked,

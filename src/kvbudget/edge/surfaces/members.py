@@ -1,11 +1,12 @@
 """Members that several APIs share: how many sequences, which cap, and what is refused whatever the API."""
 
 from kvbudget.edge.openai import fields
-from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.openai.errors import BadRequestError, shown
 from kvbudget.units import Tokens
 
 # Far beyond use, far below what hurts: vLLM 0.32 itself allows 16,384 (VLLM_MAX_N_SEQUENCES).
 MAX_SEQUENCES = 1024
+MOST_MODEL_CHARS = 512  # a hub id has 96 at most, and a path can be served under its own name
 WHY_NO_LOGPROBS = "logprobs of the prompt are computed outside of the KV cache pool and can exhaust GPU memory"
 
 # Members whose absence leaves a default. A body with none of them (most are) skips the reading of each: that is a
@@ -14,6 +15,16 @@ OPTIONS = frozenset((
     "echo", "n", "n_cmpl", "best_of", "use_beam_search", "prompt_logprobs", "kv_transfer_params",
     "truncate_prompt_tokens", "background", "session_params", "vllm_xargs",
 ))  # fmt: skip
+
+
+def model(body: dict[str, object]) -> str | None:
+    """The model that is asked for. Lengths are learned by it, and kept for a long time: it cannot be a megabyte."""
+    name = fields.string(body, "model")
+    if name is not None and len(name) > MOST_MODEL_CHARS:
+        raise BadRequestError(
+            f"model must have at most {MOST_MODEL_CHARS} characters, got {len(name)}: {shown(name)}", "model"
+        )
+    return name
 
 
 def sequences(body: dict[str, object]) -> int:

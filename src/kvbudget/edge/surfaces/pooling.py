@@ -74,7 +74,7 @@ def _ask(
     to_window = kept in (-1, 0)  # what the engine cuts to its window cannot be longer than that
     return Ask(
         surface,
-        fields.string(body, "model"),
+        members.model(body),
         False,
         1,
         Tokens(1),

@@ -32,7 +32,7 @@ def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
     stream = fields.boolean(body, "stream") or False
     ask = Ask(
         surface,
-        fields.string(body, "model"),
+        members.model(body),
         stream,
         sequences,
         members.max_new(body, "max_output_tokens"),

@@ -38,7 +38,12 @@ ROWS: dict[Surface, Row] = {
     Surface.POOLING: Row(("/pooling",), pooling.parse_inputs, None, pooling.usage),
     Surface.CLASSIFY: Row(("/classify",), pooling.parse_inputs, None, pooling.usage),
     Surface.SCORE: Row(("/v1/score", "/score"), pooling.parse_pairs, None, pooling.usage),
-    Surface.RERANK: Row(("/v1/rerank", "/rerank", "/v2/rerank"), pooling.parse_pairs, None, pooling.usage),
+    Surface.RERANK: Row(
+        ("/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking"),  # the last is llama.cpp's other name of the first
+        pooling.parse_pairs,
+        None,
+        pooling.usage,
+    ),
 }
 SURFACES: dict[str, Surface] = {path: surface for surface, row in ROWS.items() for path in row.paths}
 

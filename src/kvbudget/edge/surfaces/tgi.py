@@ -4,6 +4,8 @@ import re
 
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai import fields
+from kvbudget.edge.openai.body import MAX_MEMBERS
+from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.openai.opaque import generate_text
 from kvbudget.edge.openai.prompts import TextPrompt
 from kvbudget.edge.openai.usage import Usage
@@ -24,6 +26,10 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     members.refuse_smuggled(body)
     members.no_prompt_logprobs(body)
     parameters = fields.json_object(body, "parameters") or {}
+    if len(parameters) > MAX_MEMBERS:
+        raise BadRequestError(
+            f"parameters has {len(parameters)} members, at most {MAX_MEMBERS} are accepted", "parameters"
+        )
     at = "parameters."
     best_of = fields.integer(parameters, "best_of", 1, members.MAX_SEQUENCES, at) or 1
     stream = surface is Surface.TGI_GENERATE_STREAM or fields.boolean(body, "stream") or False

@@ -115,6 +115,7 @@ class Fleet:
             member = self.members[0] if place is None else place.member  # which says that it does not live
             commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
             if isinstance(event, Ended):
+                member.circuit.withdrawn(event.request_id)  # on trial there, it was sent elsewhere, or nowhere
                 self._places.pop(event.request_id).over()
                 if self.waiting:
                     commands += self._look_at_limits(member, now_ns) + self._move(member, now_ns)
@@ -276,11 +277,12 @@ class Fleet:
                 commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
                 return commands + (self._after(member, now_ns) if isinstance(event, CapacityChanged) else [])
 
-    def heard(self, request_id: str, heard: Heard, now_ns: int) -> list[Command]:
-        """How a forwarded request ended, before its Ended is pushed."""
+    def heard(self, request_id: str, heard: Heard, now_ns: int, at: Member | None = None) -> list[Command]:
+        """How a forwarded request ended, before its Ended is pushed. `at`: the instance that it was sent to, where that
+        was done without a promise: it may wait at another one, or have no place at all."""
         if self.only is not None:
             return []
-        member = self._places[request_id].member
+        member = self._places[request_id].member if at is None else at
         circuit = member.circuit
         if heard is Heard.NOTHING:
             circuit.withdrawn(request_id)

@@ -348,6 +348,7 @@ GATE: Mapping[str, Kind] = {
     "overload_status": _whole(429, 529), "ledger": _one_of("memory"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
     "access_log": TEXT, "shadow": SIGN, "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
+    "backend_api_key_file": TEXT, "proxy_protocol": TEXT,
 }  # fmt: skip
 _MOST_BACKENDS = 64  # each is looked at all the time, and tried for every request
 _PART = Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)  # type: ignore[operator]
