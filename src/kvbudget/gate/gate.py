@@ -137,10 +137,16 @@ class Gate:
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event; returns what the driver has to do, in order.
 
-        Raises AccountingError, with nothing changed, for an event about a request that does not live.
+        Raises AccountingError, with nothing changed, for an event about a request that does not live. A time before
+        that of the last event counts as that one.
         """
-        self._now_ns = now_ns
-        return self._handlers[type(event)](event, now_ns)
+        return self._handlers[type(event)](event, self._come_to(now_ns))
+
+    def _come_to(self, now_ns: int) -> int:
+        """The time by which it goes: it never goes back."""
+        if now_ns > self._now_ns:
+            self._now_ns = now_ns
+        return self._now_ns
 
     @property
     def next_wake_ns(self) -> int | None:
@@ -312,7 +318,7 @@ class Gate:
         self, request_id: str, new_tokens: int, now_ns: int, cached_tokens: Tokens | None = None
     ) -> list[Command]:
         """`handle` of a Progressed that need not be made first: nothing else happens as often."""
-        self._now_ns = now_ns
+        now_ns = self._come_to(now_ns)
         living = self.ledger.living(request_id)
         first = living.first_seen_ns is None
         self.ledger.advance(living, new_tokens, now_ns)
@@ -373,10 +379,11 @@ class Gate:
 
     def look(self, now_ns: int) -> list[Command]:
         """Try those who wait: something that this gate does not hear of may have made room."""
-        return self._tick(_TICK, now_ns, look=True) if self.queue else []
+        return self._tick(_TICK, self._come_to(now_ns), look=True) if self.queue else []
 
     def end_tails(self, now_ns: int) -> list[Command]:
         """The engine is another process by now: what was cut off holds nothing there any more."""
+        now_ns = self._come_to(now_ns)
         self._tails = deque((now_ns, request_id) for _, request_id in self._tails)
         return self._tick(_TICK, now_ns)
 

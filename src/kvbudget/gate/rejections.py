@@ -50,7 +50,8 @@ class Rejections:
         self._config = config
 
     def reject(self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int) -> Reject:
-        """The answer to who is refused; it must not wait any longer."""
+        """The answer to who is refused; it must not wait any longer. It is told to come back after `retry_after_ns`
+        within MIN_RETRY_NS to MAX_WAIT_NS, or never (0)."""
         ledger, max_context = self._ledger, self._resolver.max_context
         asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
         cap = self._resolver.context_cap
@@ -68,7 +69,7 @@ class Rejections:
             max_context=max_context,
             largest_new_tokens=most_new_tokens(event, max_context, ledger),
             position=self._queue.place_for(event.priority),
-            retry_after_ns=retry_after_ns,
+            retry_after_ns=min(max(retry_after_ns, MIN_RETRY_NS), MAX_WAIT_NS) if retry_after_ns else 0,
             sequences=event.sequences * len(event.prompts),
             running_sequences=ledger.sequences,
             max_num_seqs=self._config.max_num_seqs,

@@ -47,6 +47,7 @@ class Fleet:
         self._by_name = {member.name: member for member in members}
         self._places: dict[str, Place] = {}
         self._turn = 0
+        self._now_ns = 0
         self._recheck_ns: int | None = None
         alone = self.members[0]
         self.only = alone if len(self.members) == 1 and not alone.options.models else None
@@ -93,6 +94,12 @@ class Fleet:
         wakes.append(self._recheck_ns)
         return min([wake for wake in wakes if wake is not None], default=None)
 
+    def _come_to(self, now_ns: int) -> int:
+        """The time by which all of them go: it never goes back."""
+        if now_ns > self._now_ns:
+            self._now_ns = now_ns
+        return self._now_ns
+
     def serves(self, model: str | None) -> bool:
         """Whether any instance is asked for by this name, as far as is known."""
         return any(member.serves(model) or member.stands_in_for(model) for member in self.members)
@@ -102,10 +109,12 @@ class Fleet:
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in an event of one request, or of all instances; returns what the driver has to do, in order.
 
-        Raises AccountingError, with nothing changed, for an event about a request that does not live.
+        Raises AccountingError, with nothing changed, for an event about a request that does not live. A time before
+        that of the last event counts as that one.
         """
         if self.only is not None:
             return self.only.gate.handle(event, now_ns)
+        now_ns = self._come_to(now_ns)
         if isinstance(event, Arrived):
             return self.again(event, _NOWHERE, now_ns)
         if isinstance(event, Tick):
@@ -134,6 +143,7 @@ class Fleet:
         arrived first."""
         if self.only is not None:
             return self.only.gate.handle(event, now_ns)
+        now_ns = self._come_to(now_ns)
         if event.request_id in self._places:
             return self._places[event.request_id].member.gate.handle(event, now_ns)  # which says that it lives
         since_ns = now_ns if since_ns is None else since_ns
@@ -258,6 +268,7 @@ class Fleet:
 
     def handle_at(self, member: Member, event: Event | InstanceEvent, now_ns: int) -> list[Command]:
         """Take in an event of one instance."""
+        now_ns = self._come_to(now_ns)
         match event:
             case Serves():
                 member.served = event.models
@@ -280,6 +291,7 @@ class Fleet:
         """How a forwarded request ended, before its Ended is pushed."""
         if self.only is not None:
             return []
+        now_ns = self._come_to(now_ns)
         member = self._places[request_id].member
         circuit = member.circuit
         if heard is Heard.NOTHING:
