@@ -81,6 +81,7 @@ class Anything:
         self.ended: list[str] = []
         self.told: list[tuple[int, Arrived]] = []  # when to come back
         self.shrunk = False
+        self.scatters = False  # who waits at one that goes away is judged as if it came to another
         self.fleet: Fleet | None = None
         self.config = self.any_config()
         self.gates = [self.any_gate() for _ in range(instances)]
@@ -244,7 +245,9 @@ class Anything:
         cached = Tokens(chance.choice((0, 16, 10**9))) if self.lies and chance.random() < 0.1 else None
         if self.fleet is not None and self.fleet.only is None:
             heard = {Outcome.FINISHED: Heard.WELL, Outcome.CLIENT_GONE: Heard.NOTHING}.get(outcome, Heard.FAILED)
+            self.scatters = True
             self.obey(self.fleet.heard(name, heard, self.now))
+            self.scatters = False
         self.ended.append(name)
         self.push(Ended(name, outcome, None if told is None else Tokens(told), chance.random() < 0.7, cached))
 
@@ -366,7 +369,9 @@ class Anything:
         if self.fleet is None:
             self.obey(gate.handle(event, self.now))
         else:
+            self.scatters = isinstance(event, BackendChanged | Drained)
             self.obey(self.fleet.handle_at(self.fleet.members[self.gates.index(gate)], event, self.now))
+            self.scatters = False
 
     def next_wake_ns(self) -> int | None:
         return self.gates[0].next_wake_ns if self.fleet is None else self.fleet.next_wake_ns
@@ -389,8 +394,9 @@ class Anything:
                 assert command.position >= 1
                 assert command.free_blocks >= 0
                 assert command.needed_blocks >= 0
-                if command.waited_ns:
-                    assert command.refusal in MAY_BE_THROWN_OUT, f"thrown out of the queue: {command}"
+                if command.waited_ns and not self.scatters:
+                    set_meanwhile = self.shrunk and command.refusal is Refusal.TENANT_TOKENS
+                    assert set_meanwhile or command.refusal in MAY_BE_THROWN_OUT, f"thrown out of the queue: {command}"
                 continue
             assert isinstance(command, Forward)
             assert 1 <= command.max_new_tokens
@@ -446,7 +452,10 @@ class Anything:
             free = self.fleet is None or not self.fleet.draining
             wake = self.next_wake_ns()
             due = wake is not None and wake <= self.now
-            assert not len(queue) or not free or due, "an empty pool keeps somebody waiting"
+            limits = gate.fairness.limits
+            firsts = {one.arrived.tenant: one for one in reversed(list(queue))}.values()
+            may = [one for one in firsts if limits is None or limits.has_blocks(one.arrived.tenant, one.peak_blocks)]
+            assert not may or not free or due, "an empty pool keeps somebody waiting"
         assert gate.learned.pace.ns_per_step >= 1.0, "a step takes no time"
         for one in queue:
             up_to = self.parked[one.arrived.request_id][2]

@@ -338,23 +338,25 @@ class Gate:
 
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
         queue = self.queue
-        head = queue.head() if queue else None
-        if head is not None and queue.remove(event.request_id) is not None:
+        if event.request_id in queue:
             self.fairness.over(event.request_id, 0, now_ns)
-            was_head = head.arrived.request_id == event.request_id
-            return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
+            return self.move_away(event.request_id, now_ns)
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self._ended_ids:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
         if event.cached_tokens is not None:
             self.promises.found(event.request_id, event.cached_tokens)
         self.trust.ended()
-        self._learn(living, event, now_ns)
-        self.fairness.ended(living, event.output_tokens, now_ns)
+        output_tokens = event.output_tokens
+        if output_tokens is not None:  # an engine that goes on for ever, or says so, is not to be billed for ever
+            most = living.footprint.max_new_tokens * living.footprint.total_sequences
+            output_tokens = min(max(0, output_tokens), most)
+        self._learn(living, event, output_tokens, now_ns)
+        self.fairness.ended(living, output_tokens, now_ns)
         if event.engine_done or self.config.abort_tail_ns <= 0:
             self.promises.take_back(event.request_id)
             self.learned.gone(event.request_id)
-            self.fairness.gone(living, event.output_tokens, now_ns)
+            self.fairness.gone(living, output_tokens, now_ns)
         else:
             self.promises.lose_pace(event.request_id)
             self._ended_ids.add(event.request_id)
@@ -363,14 +365,22 @@ class Gate:
             return []  # nobody waits, and nothing is due
         return self._tick(_TICK, now_ns, look=True)
 
-    def _learn(self, living: Reservation, event: Ended, now_ns: int) -> None:
+    def move_away(self, request_id: str, now_ns: int) -> list[Command]:
+        """One who waits does so here no more, but goes on: its tokens of this minute stay taken."""
+        now_ns = self._come_to(now_ns)
+        head = self.queue.head()
+        was_head = head is not None and head.arrived.request_id == request_id
+        self.queue.remove(request_id)
+        return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
+
+    def _learn(self, living: Reservation, event: Ended, output_tokens: int | None, now_ns: int) -> None:
         per_sequence: int | None = None
-        if event.output_tokens is not None:
-            per_sequence = event.output_tokens // living.footprint.total_sequences
+        if output_tokens is not None:
+            per_sequence = output_tokens // living.footprint.total_sequences
             self.expectation.learn(living, per_sequence, now_ns)
-            if living.paced and event.output_tokens <= living.footprint.max_new_tokens:  # who lies teaches nothing
+            if living.paced and event.output_tokens == output_tokens <= living.footprint.max_new_tokens:  # who lies teaches nothing
                 # The engine put several tokens into one event.
-                self.promises.was_behind(event.output_tokens - living.seen_tokens)
+                self.promises.was_behind(output_tokens - living.seen_tokens)
         if self.config.policy is Policy.LEARNED:
             of_itself = event.outcome is Outcome.FINISHED and event.engine_done
             self.learned.ended(living, per_sequence, of_itself=of_itself)
@@ -512,6 +522,7 @@ class Gate:
 
     def refuse(self, event: Arrived, refusal: Refusal, now_ns: int, *, waited_ns: int = 0) -> Reject:
         """The answer to one who is not at this gate and may come to none, as no engine takes it now."""
+        self.fairness.over(event.request_id, 0, now_ns)
         retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else _DOWN_RETRY_NS
         return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_ns, waited_ns=waited_ns)
 

@@ -40,7 +40,7 @@ FEW = 0.03
 NEW_NS = 15 * 10**9
 NEW_SLACK = 0.5
 SCALE_WEIGHT = 0.02  # of the newest look
-LOOK_NS = 50_000_000  # so old what is kept may be, for each LOOK_FLOWS that are looked at
+LOOK_NS = 50_000_000  # so old what is kept may be, for each LOOK_FLOWS that are looked at, flows or accounts
 LOOK_FLOWS = 32
 MOST_TENANTS = 4096  # names come from outside; those beyond share one account
 OTHERS = "(others)"
@@ -267,21 +267,24 @@ class Shares:
 
     def _close_idle(self, now_ns: int) -> None:
         """Forget who was not seen for long and holds nothing. The one who just came is always left."""
+        closed = 0
         while True:
             account = next(iter(self._accounts.values()))
             if account.seen_ns + ACTIVE_NS > now_ns:
-                return
+                break
             if account.sequences.now > 0:
                 account.seen_ns = now_ns
                 self._accounts.move_to_end(account.name)
             else:
                 del self._accounts[account.name]
-                # Anew: of very different weights a running difference would keep nothing but its rounding.
-                self._weights = sum([one.weight for one in self._accounts.values()])
+                closed += 1
+        if closed:
+            # Anew: of very different weights a running difference would keep nothing but its rounding.
+            self._weights = sum([one.weight for one in self._accounts.values()])
 
     def _look_ahead(self, outlook: Outlook | None, now_ns: int) -> None:
         """What is kept, anew."""
-        self._kept_until_ns = now_ns + LOOK_NS * (1 + len(self._flows) // LOOK_FLOWS)
+        self._kept_until_ns = now_ns + LOOK_NS * (1 + max(len(self._flows), len(self._accounts)) // LOOK_FLOWS)
         lenders = {name: not self.borrows(name, now_ns) for name in self._accounts}
         self._lent = not all(lenders.values())
         if outlook is not None and self._all.blocks.now > 0:

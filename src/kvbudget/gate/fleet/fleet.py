@@ -28,7 +28,7 @@ from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import Verdict, choose
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
@@ -59,7 +59,7 @@ class Fleet:
         for member in self.members[1:]:
             gate = member.gate
             gate.learned.lengths = first.learned.lengths
-            gate.fairness.limits = first.fairness.limits
+            gate.fairness.share_limits(first.fairness.limits)
 
     def named(self, name: str) -> Member | None:
         """The instance of that name."""
@@ -217,7 +217,7 @@ class Fleet:
 
     def _take_away(self, member: Member, request_id: str, now_ns: int) -> list[Command]:
         """From the queue of an instance."""
-        return self._taken(member, member.gate.handle(Ended(request_id, Outcome.WITHDRAWN), now_ns), now_ns)
+        return self._taken(member, member.gate.move_away(request_id, now_ns), now_ns)
 
     def _scatter(self, member: Member, now_ns: int) -> list[Command]:
         """An instance gives no more room: who waits there waits, or goes, elsewhere; or is told that there is none."""
