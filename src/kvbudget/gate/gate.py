@@ -378,7 +378,7 @@ class Gate:
         if output_tokens is not None:
             per_sequence = output_tokens // living.footprint.total_sequences
             self.expectation.learn(living, per_sequence, now_ns)
-            if living.paced and event.output_tokens == output_tokens <= living.footprint.max_new_tokens:  # who lies teaches nothing
+            if living.paced and event.output_tokens == output_tokens:  # who lies teaches nothing
                 # The engine put several tokens into one event.
                 self.promises.was_behind(output_tokens - living.seen_tokens)
         if self.config.policy is Policy.LEARNED:
