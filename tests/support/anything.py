@@ -18,7 +18,6 @@ from kvbudget.gate.events import (
     BackendChanged,
     CacheChanged,
     CapacityChanged,
-    DrainStarted,
     Ended,
     EngineBusy,
     Event,
@@ -86,7 +85,9 @@ class Anything:
         self.config = self.any_config()
         self.gates = [self.any_gate() for _ in range(instances)]
         if instances > 1:
-            config = FleetConfig(failures=2, open_ns=SECOND, longest_open_ns=4 * SECOND, ramp_ns=chance.choice((0, SECOND)))
+            config = FleetConfig(
+                failures=2, open_ns=SECOND, longest_open_ns=4 * SECOND, ramp_ns=chance.choice((0, SECOND))
+            )
             members = [
                 Member(f"m{number}", gate, MemberOptions(
                     models=frozenset(chance.choice(("", "a", "ab"))), fallback=frozenset(chance.choice(("", "c"))),
@@ -277,7 +278,9 @@ class Anything:
             name = chance.choice(sorted(self.inside) or [None])
             self.push_at(gate, Preempted(name, chance.choice((1, 5))))
         elif what == 4:
-            self.push_at(gate, PoolHeld(Blocks(chance.choice((0, usable // 2, usable, 10**9 if self.lies else usable)))))
+            self.push_at(
+                gate, PoolHeld(Blocks(chance.choice((0, usable // 2, usable, 10**9 if self.lies else usable))))
+            )
         elif what == 5:
             taken = Blocks(chance.choice((0, 0, usable // 3, 10**9 if self.lies else usable)))
             self.push_at(gate, RoomTaken(taken) if self.fleet is None else HeldElsewhere(taken))
@@ -399,7 +402,7 @@ class Anything:
                     assert set_meanwhile or command.refusal in MAY_BE_THROWN_OUT, f"thrown out of the queue: {command}"
                 continue
             assert isinstance(command, Forward)
-            assert 1 <= command.max_new_tokens
+            assert command.max_new_tokens >= 1
             assert command.reserved_blocks >= 0
             if event.max_new_tokens is not None:
                 assert command.max_new_tokens <= event.max_new_tokens
@@ -459,7 +462,9 @@ class Anything:
         assert gate.learned.pace.ns_per_step >= 1.0, "a step takes no time"
         for one in queue:
             up_to = self.parked[one.arrived.request_id][2]
-            assert one.deadline_ns <= max(up_to, one.since_ns + gate.config.queue_ns), "it would wait longer than it may"
+            assert one.deadline_ns <= max(up_to, one.since_ns + gate.config.queue_ns), (
+                "it would wait longer than it may"
+            )
 
     def come_to_rest(self) -> None:
         """All end, time passes: nothing is left of anybody."""

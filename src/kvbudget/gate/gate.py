@@ -144,8 +144,7 @@ class Gate:
 
     def _come_to(self, now_ns: int) -> int:
         """The time by which it goes: it never goes back."""
-        if now_ns > self._now_ns:
-            self._now_ns = now_ns
+        self._now_ns = max(self._now_ns, now_ns)
         return self._now_ns
 
     @property

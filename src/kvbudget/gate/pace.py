@@ -9,7 +9,7 @@ from typing import Final
 _START_NS_PER_STEP: Final = 20_000_000.0
 _PACE_STEPS: Final = 64.0  # the pace is a mean over so many steps
 _PREFILL_MEMORY: Final = 64.0  # requests
-# A clock that stands still while tokens are seen, or one that leaps, must leave a pace that can be divided by and saved.
+# A clock that stands still while tokens are seen, or leaps, must leave a pace that can be divided by and saved.
 LEAST_NS_PER_STEP: Final = 1.0
 MOST_NS_PER_STEP: Final = 1e12
 LEAST_PREFILL_TOKENS: Final = 1.0

@@ -96,8 +96,7 @@ class Fleet:
 
     def _come_to(self, now_ns: int) -> int:
         """The time by which all of them go: it never goes back."""
-        if now_ns > self._now_ns:
-            self._now_ns = now_ns
+        self._now_ns = max(self._now_ns, now_ns)
         return self._now_ns
 
     def serves(self, model: str | None) -> bool:
