@@ -384,7 +384,7 @@ class Anything:
             self.log.append(f"{self.now} {command}")
             name = command.request_id
             assert name in self.parked, f"{command} of one who is not asked about"
-            event, since, _ = self.parked[name]
+            event, _, _ = self.parked[name]
             if isinstance(command, Parked):
                 assert command.position >= 1
                 continue
