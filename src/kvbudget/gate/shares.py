@@ -62,6 +62,7 @@ class Shares:
         self._virtual = 0.0  # where whoever comes back starts
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # who was seen longest ago first
         self._weights = 0.0
+        self._with_weight: dict[float, int] = {}  # accounts; there are few different weights
         self._flows: dict[tuple[int, str], Flow] = {}
         self._charges: dict[str, Charge] = {}
         self._in_class: dict[int, int] = {}  # sequences of each class that was seen lately
@@ -76,9 +77,10 @@ class Shares:
         self._slots = slots
         self._tenants = tenants
         self._classes = classes
+        self._with_weight.clear()
         for account in self._accounts.values():
             account.weight = self.weight_of(account.name)
-        self._weights = sum([account.weight for account in self._accounts.values()])
+            self._weigh(account.weight, +1)
         self._kept_until_ns = -1
 
     # What happens
@@ -262,25 +264,30 @@ class Shares:
                 weight = self.weight_of(name)
                 account = self._accounts[name] = Account(name, weight, now_ns)
                 account.virtual = self._virtual
-                self._weights += weight
+                self._weigh(weight, +1)
         return account
+
+    def _weigh(self, weight: float, sign: int) -> None:
+        """One account more or less. The sum is made anew: of very different weights a running one would keep nothing but
+        its rounding."""
+        counts = self._with_weight
+        counts[weight] = counts.get(weight, 0) + sign
+        if not counts[weight]:
+            del counts[weight]
+        self._weights = sum([one * count for one, count in counts.items()])
 
     def _close_idle(self, now_ns: int) -> None:
         """Forget who was not seen for long and holds nothing. The one who just came is always left."""
-        closed = 0
         while True:
             account = next(iter(self._accounts.values()))
             if account.seen_ns + ACTIVE_NS > now_ns:
-                break
+                return
             if account.sequences.now > 0:
                 account.seen_ns = now_ns
                 self._accounts.move_to_end(account.name)
             else:
                 del self._accounts[account.name]
-                closed += 1
-        if closed:
-            # Anew: of very different weights a running difference would keep nothing but its rounding.
-            self._weights = sum([one.weight for one in self._accounts.values()])
+                self._weigh(account.weight, -1)
 
     def _look_ahead(self, outlook: Outlook | None, now_ns: int) -> None:
         """What is kept, anew."""
