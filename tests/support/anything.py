@@ -432,7 +432,7 @@ class Anything:
         waiting = [one.arrived.request_id for gate in self.gates for one in gate.queue]
         assert sorted(waiting) == sorted(self.parked), "somebody is forgotten, or waits twice"
         living = {one.reservation_id for gate in self.gates for one in gate.ledger}
-        tails = {name for gate in self.gates for name in gate._ended_ids}
+        tails = {name for gate in self.gates for name in gate.tails._names}
         assert living == {*self.inside, *tails}, "promises are not those of who lives"
         if self.fleet is not None and self.fleet.only is None:
             assert set(self.fleet._places) == {*self.inside, *self.parked}
@@ -540,8 +540,8 @@ def what_is_left(gate: Gate) -> dict[str, Any]:
         "lane's tokens": shares.lane._unseen_tokens,
         "sequences of all": shares._all.sequences.now,
         "tracked": len(gate.learned.batch.tracked),
-        "tails": len(gate._tails),
-        "ended": len(gate._ended_ids),
+        "tails": len(gate.tails),
+        "ended": len(gate.tails._names),
     }
     for account in shares._accounts.values():
         left[f"sequences of {account.name}"] = account.sequences.now
