@@ -311,7 +311,7 @@ class Gate:
         output_tokens = event.output_tokens
         if output_tokens is not None:  # an engine that goes on for ever, or says so, is not to be billed for ever
             most = living.footprint.max_new_tokens * living.footprint.total_sequences
-            output_tokens = min(max(0, output_tokens), most)
+            output_tokens = Tokens(min(max(0, output_tokens), most))
         self._learn(living, event, output_tokens, now_ns)
         self.fairness.ended(living, output_tokens, now_ns)
         if event.engine_done or self.config.abort_tail_ns <= 0:

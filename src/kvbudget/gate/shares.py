@@ -268,8 +268,8 @@ class Shares:
         return account
 
     def _weigh(self, weight: float, sign: int) -> None:
-        """One account more or less. The sum is made anew: of very different weights a running one would keep nothing but
-        its rounding."""
+        """One account more or less. The sum is made anew: of very different weights a running one would keep nothing
+        but its rounding."""
         counts = self._with_weight
         counts[weight] = counts.get(weight, 0) + sign
         if not counts[weight]:
