@@ -26,8 +26,8 @@ RECHECK_NS: Final = 20_000_000
 LENDER_CAUTION: Final = 0.3
 # So does who comes back when told, of whom there are few at a time: those who come after it wait until it fits again.
 BOOKED_CAUTION: Final = 0.3
-# Of the pool, that all who live and needed less caution may hold: with many tenants nearly always one borrows, and then
-# all the others need less.
+# Of the pool, that all who live and needed less caution may hold when one more lender comes: with many tenants nearly
+# always one borrows, and then all the others would need less.
 MOST_DARED: Final = 0.1
 _NOBODY: Final = ("", 0)
 
@@ -119,8 +119,7 @@ class Promises:
             coming = 0 if dares else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
             by_lengths = self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept)
             if by_lengths is None and dares:
-                caution = LENDER_CAUTION if trusted else BOOKED_CAUTION
-                return self._dare(event, footprint, taken, now_ns, kept, caution)
+                return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
             return by_lengths
         needed = promise_with(
             self._config.policy,
@@ -134,14 +133,15 @@ class Promises:
         return needed if needed is None or needed + others <= ledger.capacity_blocks else None
 
     def _dare(
-        self, event: Arrived, footprint: Footprint, taken: int, now_ns: int, kept: Kept | None, caution: float
+        self, event: Arrived, footprint: Footprint, taken: int, now_ns: int, kept: Kept | None, *, booked: bool
     ) -> Blocks | None:
         """With less caution."""
         ledger, learned = self._ledger, self._learned
         size = learned.size(ledger, event, footprint, ledger.offered_blocks, now_ns)
-        if self._dared and self._dared_blocks + size > MOST_DARED * ledger.capacity_blocks:
+        if not booked and self._dared and self._dared_blocks + size > MOST_DARED * ledger.capacity_blocks:
             return None
         self._daring = (event.request_id, size)
+        caution = BOOKED_CAUTION if booked else LENDER_CAUTION
         return learned.promise_with(ledger, event, footprint, taken, now_ns, kept, caution)
 
     def credit(self, event: Arrived, footprint: Footprint) -> Blocks:
