@@ -1,19 +1,21 @@
-"""Decides what an engine's own word means for the promises: preemptions, what it holds, its cache, another pool."""
+"""Decides what an engine's own word means: how requests ended, preemptions, what it holds, its cache, another pool."""
 
 from dataclasses import replace
 
 from kvbudget.gate.commands import Command
 from kvbudget.gate.config import GateConfig
-from kvbudget.gate.events import CacheChanged, CapacityChanged, PoolHeld, Preempted
+from kvbudget.gate.events import CacheChanged, CapacityChanged, Ended, PoolHeld, Preempted
+from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.margin import HIGHEST
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.queue import Queue, Waiting
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.gate.resolve import Resolver
-from kvbudget.pool.ledger import Ledger
+from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.units import Tokens
 
 
 class EngineReports:
@@ -28,6 +30,7 @@ class EngineReports:
         promises: Promises,
         learned: LearnedPolicy,
         fairness: Fairness,
+        expectation: Expectation,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -36,10 +39,32 @@ class EngineReports:
         self._promises = promises
         self._learned = learned
         self._fairness = fairness
+        self._expectation = expectation
 
     def configure(self, config: GateConfig) -> None:
         """Decide by other limits from now on."""
         self._config = config
+
+    def ended(self, living: Reservation, event: Ended, now_ns: int) -> Tokens | None:
+        """A forwarded one is over; learn what it tells. Returns the tokens of its answers that are believed."""
+        if event.cached_tokens is not None:
+            self._promises.found(event.request_id, event.cached_tokens)
+        self._promises.trust.ended()
+        output_tokens, sequences = event.output_tokens, living.footprint.total_sequences
+        per_sequence: int | None = None
+        if output_tokens is not None:
+            # An engine that goes on for ever, or says so, is not to be billed for ever.
+            output_tokens = Tokens(min(max(0, output_tokens), living.footprint.max_new_tokens * sequences))
+            per_sequence = output_tokens // sequences
+            self._expectation.learn(living, per_sequence, now_ns)
+            if living.paced and event.output_tokens == output_tokens:  # who lies teaches nothing
+                # The engine put several tokens into one event.
+                self._promises.was_behind(output_tokens - living.seen_tokens)
+        if self._config.policy is Policy.LEARNED:
+            of_itself = event.outcome is Outcome.FINISHED and event.engine_done
+            self._learned.ended(living, per_sequence, of_itself=of_itself)
+        self._fairness.ended(living, output_tokens, now_ns)
+        return output_tokens
 
     def preempted(self, event: Preempted, now_ns: int) -> list[Command]:
         """It ran out of blocks: was that a risk that was taken, or is less shared than was believed?"""

@@ -66,6 +66,11 @@ class Fairness:
         """Whether there is anybody to be fair to."""
         return self._on and self.shares.counting
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether one tenant and class are alone, under `learned`."""
+        return self._policy is Policy.LEARNED and not self.binds and self.limits is None and self._on
+
     # What happens
 
     def arrived(self, event: Arrived, footprint: Footprint, now_ns: int) -> None:

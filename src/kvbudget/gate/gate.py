@@ -57,7 +57,7 @@ from kvbudget.gate.parking import NoPlace, Parking
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Queue, Waiting
-from kvbudget.gate.refusals import Outcome, Refusal, outcome_of
+from kvbudget.gate.refusals import Refusal, outcome_of
 from kvbudget.gate.rejections import Rejections
 from kvbudget.gate.resolve import Resolver
 from kvbudget.gate.returns import Booking, Returns
@@ -65,7 +65,7 @@ from kvbudget.gate.tails import Tails
 from kvbudget.gate.trial import Trial
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
-from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
@@ -96,7 +96,7 @@ class Gate:
         )  # fmt: skip
         self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
         self.engine_reports = EngineReports(
-            config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness
+            config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
         )
         self.trust = self.promises.trust
         self.cached = self.promises.cached
@@ -305,15 +305,7 @@ class Gate:
         living = self.ledger.get(event.request_id)
         if living is None or event.request_id in self.tails:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
-        if event.cached_tokens is not None:
-            self.promises.found(event.request_id, event.cached_tokens)
-        self.trust.ended()
-        output_tokens = event.output_tokens
-        if output_tokens is not None:  # an engine that goes on for ever, or says so, is not to be billed for ever
-            most = living.footprint.max_new_tokens * living.footprint.total_sequences
-            output_tokens = Tokens(min(max(0, output_tokens), most))
-        self._learn(living, event, output_tokens, now_ns)
-        self.fairness.ended(living, output_tokens, now_ns)
+        output_tokens = self.engine_reports.ended(living, event, now_ns)
         if event.engine_done or self.config.abort_tail_ns <= 0:
             self.promises.take_back(event.request_id)
             self.learned.gone(event.request_id)
@@ -332,18 +324,6 @@ class Gate:
         was_head = head is not None and head.arrived.request_id == request_id
         self.queue.remove(request_id)
         return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
-
-    def _learn(self, living: Reservation, event: Ended, output_tokens: int | None, now_ns: int) -> None:
-        per_sequence: int | None = None
-        if output_tokens is not None:
-            per_sequence = output_tokens // living.footprint.total_sequences
-            self.expectation.learn(living, per_sequence, now_ns)
-            if living.paced and event.output_tokens == output_tokens:  # who lies teaches nothing
-                # The engine put several tokens into one event.
-                self.promises.was_behind(output_tokens - living.seen_tokens)
-        if self.config.policy is Policy.LEARNED:
-            of_itself = event.outcome is Outcome.FINISHED and event.engine_done
-            self.learned.ended(living, per_sequence, of_itself=of_itself)
 
     # The engine tells
 
@@ -413,8 +393,7 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
-            full = self._is_still_full(now_ns)
-            found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns, full=full)
+            found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
             if found is None:
                 break
             waiting, needed = found
@@ -433,15 +412,6 @@ class Gate:
         """Look again then whether somebody who waits may go, or sooner."""
         if self._recheck_ns is None or when_ns < self._recheck_ns:
             self._recheck_ns = when_ns
-
-    def _is_still_full(self, now_ns: int) -> bool:
-        """Where one tenant and class are alone a look ends with the first of those that wait; whether it is clear
-        without one that it would not fit."""
-        fairness = self.fairness
-        if not self._learns or fairness.binds or fairness.limits is not None or not self.config.fair:
-            return False
-        head = self.queue.head()
-        return head is not None and self.promises.is_still_full(head.arrived, now_ns)
 
     # It is refused
 
