@@ -24,7 +24,7 @@ SECOND = 10**9
 @pytest.mark.parametrize("lies", [False, True], ids=["honest", "lying"])
 @pytest.mark.parametrize("instances", [1, 2, 3])
 def test_whatever_comes_every_promise_is_kept_and_nothing_is_left(instances: int, lies: bool, clock: bool) -> None:
-    for seed in range(25 if instances == 1 else 12):
+    for seed in range(10 if instances == 1 else 5):
         Anything(seed, instances=instances, lies=lies, clock=clock).run(300)
 
 
@@ -35,17 +35,17 @@ def test_the_same_events_give_the_same_decisions(instances: int) -> None:
         anything.run(300)
         return anything.log
 
-    for seed in range(100, 106):
+    for seed in range(100, 103):
         assert decisions(seed) == decisions(seed)
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-def test_a_hundred_thousand_tenants_that_come_once_are_not_remembered(
+def test_tenants_that_come_once_are_not_remembered(
     make_gate: MakeGate, arrive: Arrive, policy: Policy
 ) -> None:
     gate = make_gate(40, policy, tenants={ALL_OTHERS: TenantLimits(tokens_per_minute=Tokens(10**4))})
     now_ns = 0
-    for number in range(100_000 if policy is Policy.WORST_CASE else 10_000):
+    for number in range(20_000 if policy is Policy.WORST_CASE else 2_000):
         now_ns += SECOND // 100
         name, tenant = f"r{number}", f"t{number}"
         gate.handle(arrive(name, 100, 60, tenant=tenant, priority=number % 5, paced=True), now_ns)
@@ -76,7 +76,7 @@ def test_what_is_kept_after_much_happened_is_what_was_kept_after_a_little(make_g
                 gate.handle(Ended(ends, Outcome.FINISHED, Tokens(number % 50 + 1)), now_ns)
         return sum(len(part) for part in parts_of(gate))
 
-    assert entries(4000) < 1.5 * entries(1000)
+    assert entries(2000) < 1.5 * entries(500)
 
 
 def parts_of(gate: Gate) -> Iterable[Any]:
