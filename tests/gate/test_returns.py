@@ -223,7 +223,7 @@ def test_who_came_is_not_kept_until_it_would_have_been_too_late(arrive: Arrive) 
     returns.share.of_all = 0.0
     for number in range(1000):
         told(returns, arrive("a", 16 + number), 0, wait_ns=90 * SECOND)
-    for number in range(1000):
+    for number in reversed(range(1000)):
         assert returns.claim(arrive("b", 16 + number), 90 * SECOND) is not None
     assert returns._booked == 0
     assert len(returns._until) <= 64
