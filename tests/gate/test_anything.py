@@ -40,9 +40,7 @@ def test_the_same_events_give_the_same_decisions(instances: int) -> None:
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-def test_tenants_that_come_once_are_not_remembered(
-    make_gate: MakeGate, arrive: Arrive, policy: Policy
-) -> None:
+def test_tenants_that_come_once_are_not_remembered(make_gate: MakeGate, arrive: Arrive, policy: Policy) -> None:
     gate = make_gate(40, policy, tenants={ALL_OTHERS: TenantLimits(tokens_per_minute=Tokens(10**4))})
     now_ns = 0
     for number in range(20_000 if policy is Policy.WORST_CASE else 2_000):

@@ -8,13 +8,12 @@ import pytest
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import TenantLimits
 from kvbudget.pool.groups import uniform_layout
-from kvbudget.simulate.clients import ClientHabits
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.outcome import Result
 from kvbudget.simulate.policies import contender
 from kvbudget.simulate.run import Simulation, simulate
 from kvbudget.simulate.scenarios import SCENARIOS
-from kvbudget.simulate.settings import EngineSizes, Settings
+from kvbudget.simulate.settings import ClientHabits, EngineSizes, Settings
 from kvbudget.units import Tokens
 
 SETTINGS = Settings(EngineSizes(uniform_layout(16), 1025, max_model_len=4096))

@@ -98,8 +98,7 @@ class Gate:
         self.engine_reports = EngineReports(
             config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
         )
-        self.trust = self.promises.trust
-        self.cached = self.promises.cached
+        self.trust, self.cached = self.promises.trust, self.promises.cached
         self.draining = False
         self.backend_up = True
         self.tails = Tails()
@@ -147,8 +146,8 @@ class Gate:
 
     def _come_to(self, now_ns: int) -> int:
         """The time by which it goes: it never goes back."""
-        self._now_ns = max(self._now_ns, now_ns)
-        return self._now_ns
+        now_ns = self._now_ns = max(self._now_ns, now_ns)
+        return now_ns
 
     @property
     def next_wake_ns(self) -> int | None:
