@@ -80,3 +80,12 @@ def test_names_that_nobody_knows_do_not_fill_the_memory() -> None:
     for number in range(MOST_BUCKETS + 10):
         all_of_them.tokens_left(f"t{number}", 0)
     assert len(all_of_them._buckets) == MOST_BUCKETS
+
+
+def test_who_was_accepted_and_comes_again_has_its_tokens_and_takes_none() -> None:
+    all_of_them = limits()
+    all_of_them.accepted("r1", "a", 500, 0)
+    assert all_of_them.refusal("a", 500, 1, 0, "r1") is None
+    all_of_them.accepted("r1", "a", 500, 0)
+    assert all_of_them.tokens_left("a", 0) == (600, 100)
+    assert all_of_them.refusal("a", 500, 1, 0, "r2") is not None

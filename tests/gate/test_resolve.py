@@ -56,3 +56,11 @@ def test_most_new_tokens_are_what_an_idle_engine_could_serve(arrive: Arrive) -> 
     assert most_new_tokens(arrive("a", 100, 1), Tokens(160), ledger()) == 60
     assert most_new_tokens(arrive("a", 30, 1, sequences=2), Tokens(160), ledger()) == 50
     assert most_new_tokens(arrive("a", 200, 1), Tokens(160), ledger()) == 0
+
+
+def test_several_whose_bound_is_taken_too_lightly_are_promised_what_the_bound_leaves(arrive: Arrive) -> None:
+    """Three that might each take the whole window of 60 are more than the pool; with prompts of 40 they are not."""
+    three = arrive("a", 40, 999, exact=False, sequences=3)
+    assert resolve(three, Tokens(60), 4, ledger()) is not None
+    assert resolve(three, Tokens(60), 4, ledger()) == resolve(three._replace(exact=True), Tokens(60), 4, ledger())
+    assert resolve(arrive("a", 60, 999, exact=False, sequences=3), Tokens(60), 4, ledger()) is Refusal.NEVER_FITS

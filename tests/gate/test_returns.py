@@ -8,6 +8,7 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.return_pace import FEW_SHARE, PROBES, START_SHARE
 from kvbudget.gate.returns import (
     EARLY_NS,
+    FIRSTS_AT_ONCE,
     LATE_NS,
     MOST_ACCOUNTS,
     MOST_BOOKED,
@@ -189,10 +190,44 @@ def test_equal_requests_take_the_first_due_place_each(arrive: Arrive) -> None:
 
 def test_a_storm_of_refusals_is_not_remembered_without_bound(arrive: Arrive) -> None:
     returns = Returns()
+    returns.share.of_all = 0.0  # nobody comes back, so nobody is told to wait for others
     for number in range(MOST_BOOKED + 100):
         told(returns, arrive("a", tenant=f"t{number}"))
     assert returns._booked == MOST_BOOKED
     assert len(returns._paces) == MOST_ACCOUNTS
+
+
+def test_a_flood_of_one_leaves_others_a_place_among_those_who_are_expected(arrive: Arrive) -> None:
+    returns = Returns()
+    returns.share.of_all = 0.0
+    for number in range(2 * MOST_BOOKED):
+        told(returns, arrive("a", 16 + number))
+    assert returns._booked == MOST_BOOKED // 2
+    wait_ns = told(returns, arrive("b", tenant="b"))
+    assert returns.claim(arrive("b.2", tenant="b"), wait_ns) is not None
+
+
+def test_firsts_of_many_accounts_come_after_one_another_as_those_of_one_do(arrive: Arrive) -> None:
+    returns = Returns()
+    waits = [told(returns, arrive("a", tenant=f"t{number}")) for number in range(100)]
+    assert waits[:FIRSTS_AT_ONCE] == [4 * SECOND] * FIRSTS_AT_ONCE
+    assert waits[FIRSTS_AT_ONCE] > 6 * SECOND
+    assert waits == sorted(waits)
+    assert waits[-1] == 96 * SECOND
+    assert told(returns, arrive("b", tenant="b"), 1000 * SECOND) == 4 * SECOND
+    assert (returns._firsts_coming, returns._firsts.coming_blocks) == (0, 0)
+
+
+def test_who_came_is_not_kept_until_it_would_have_been_too_late(arrive: Arrive) -> None:
+    returns = Returns()
+    returns.share.of_all = 0.0
+    for number in range(1000):
+        told(returns, arrive("a", 16 + number), 0, wait_ns=90 * SECOND)
+    for number in reversed(range(1000)):
+        assert returns.claim(arrive("b", 16 + number), 90 * SECOND) is not None
+    assert returns._booked == 0
+    assert len(returns._until) <= 64
+    assert len(returns._largest) <= 64
 
 
 def test_who_is_new_is_expected_as_others_are(arrive: Arrive) -> None:

@@ -1,9 +1,12 @@
+from collections import OrderedDict
 from collections.abc import Mapping
 from math import isclose
+from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbudget.gate.accounts import Account
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.shares import ACTIVE_NS, BEHIND_NS, CREDIT_NS, LOOK_NS, MOST_TENANTS, NEW_NS, Shares
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
@@ -305,6 +308,7 @@ def test_names_beyond_the_most_share_one_account() -> None:
 moves = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(1, 300), st.booleans()), max_size=40)
 
 
+@settings(deadline=None)
 @given(moves)
 def test_whatever_happens_all_that_is_held_adds_up_and_nothing_is_left_over(
     happened: list[tuple[str, int, int, bool]],
@@ -336,3 +340,25 @@ def test_the_sum_of_what_is_kept_is_kept() -> None:
     other.blocks, other.variance, other.slots = [4.0] * len(GRID), 5.0, 6.0
     both = one + other
     assert (both.blocks[3], both.variance, both.slots) == (5.0, 7.0, 9.0)
+
+
+class Counted(OrderedDict[str, Account]):
+    """Counts who is looked at."""
+
+    looked_at = 0
+
+    def values(self) -> Any:
+        for account in super().values():
+            self.looked_at += 1
+            yield account
+
+
+def test_who_comes_after_thousands_that_are_forgotten_pays_for_each_of_them_once() -> None:
+    shares = counting()
+    for number in range(3000):
+        shares.arrived(f"t{number}", 0, SECOND)
+    counted = shares._accounts = Counted(shares._accounts)
+    shares.arrived("a", 0, SECOND + ACTIVE_NS)
+    assert list(counted) == ["a"]
+    assert shares._weights == 1.0
+    assert counted.looked_at == 3002  # and the one who is left

@@ -94,7 +94,7 @@ class Batch:
         if tracked is None:  # it was cut off, and its last tokens come late
             return
         pace, seen = self.pace, living.seen_tokens
-        if seen <= new_tokens:  # its first
+        if living.first_seen_ns == now_ns and seen <= new_tokens:  # its first
             tracked.start_step = pace.step - seen
             pace.prefilled(tracked.backlog_tokens, now_ns - living.made_ns)
         elif tracked.start_step + seen < pace.step - _PAUSE_STEPS:  # it stood still

@@ -51,14 +51,25 @@ class Fairness:
             self.limits = Limits(config.tenants) if config.tenants else None
         if self.limits is not None:
             self.limits.configure(config.tenants)
+            self.share_limits(self.limits)
+
+    def share_limits(self, limits: Limits | None) -> None:
+        """Go by these, which other gates go by too; who lives here counts in them."""
+        self.limits = limits
+        if limits is not None:
             for living in self._ledger:
-                self.limits.gone(living.reservation_id)
-                self.limits.reserved(living.reservation_id, living.tenant, living.peak_blocks)
+                limits.gone(living.reservation_id)
+                limits.reserved(living.reservation_id, living.tenant, living.peak_blocks)
 
     @property
     def binds(self) -> bool:
         """Whether there is anybody to be fair to."""
         return self._on and self.shares.counting
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one tenant and class are alone, under `learned`."""
+        return self._policy is Policy.LEARNED and not self.binds and self.limits is None and self._on
 
     # What happens
 
@@ -86,7 +97,7 @@ class Fairness:
         """Why its tenant may not ask for so much now, and when to come back (0: never)."""
         if self.limits is None:
             return None
-        return self.limits.refusal(event.tenant, _most_tokens(footprint), peak_blocks, now_ns)
+        return self.limits.refusal(event.tenant, _most_tokens(footprint), peak_blocks, now_ns, event.request_id)
 
     def never_fits(self, tenant: str, peak_blocks: int) -> bool:
         """Whether its tenant may not have so many blocks at all."""

@@ -25,14 +25,13 @@ a class, but for those who were told to come now, and smaller ones before one th
 empty pool keeps nobody waiting; nobody waits past the deadline.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.config import GateConfig
+from kvbudget.gate.engine_reports import EngineReports
 from kvbudget.gate.events import (
     Arrived,
     BackendChanged,
@@ -53,19 +52,20 @@ from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
-from kvbudget.gate.margin import HIGHEST
 from kvbudget.gate.overtaking import Overtaking
 from kvbudget.gate.parking import NoPlace, Parking
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Queue, Waiting
-from kvbudget.gate.refusals import Outcome, Refusal, outcome_of
+from kvbudget.gate.refusals import Refusal, outcome_of
 from kvbudget.gate.rejections import Rejections
 from kvbudget.gate.resolve import Resolver
 from kvbudget.gate.returns import Booking, Returns
+from kvbudget.gate.tails import Tails
+from kvbudget.gate.trial import Trial
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
-from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
@@ -92,15 +92,16 @@ class Gate:
         self.parking = Parking(config, self.ledger, self.queue, self.promises, self.learned, self.fairness)
         self.rejections = Rejections(
             config, self.ledger, self.queue, self.resolver, self.promises, self.parking, self.learned, self.expectation,
-            self.returns,
+            self.returns, self.fairness,
         )  # fmt: skip
-        self.trust = self.promises.trust
-        self.cached = self.promises.cached
+        self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
+        self.engine_reports = EngineReports(
+            config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
+        )
+        self.trust, self.cached = self.promises.trust, self.promises.cached
         self.draining = False
         self.backend_up = True
-        self._tails: deque[tuple[int, str]] = deque()  # (give back at ns, reservation): cut off, engine not yet told
-        self._ended_ids: set[str] = set()  # reservations that only live on as tails
-        self.busy_until_ns = 0  # the engine takes nobody before
+        self.tails = Tails()
         self._now_ns = 0
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
@@ -108,11 +109,11 @@ class Gate:
             Progressed: self._progressed,
             PaceLost: self._pace_lost,
             Ended: self._ended,
-            Preempted: self._preempted,
-            PoolHeld: self._pool_held,
+            Preempted: self.engine_reports.preempted,
+            PoolHeld: self.engine_reports.pool_held,
             RoomTaken: self._room_taken,
             EngineBusy: self._engine_busy,
-            CacheChanged: self._cache_changed,
+            CacheChanged: self.engine_reports.cache_changed,
             CapacityChanged: self._capacity_changed,
             BackendChanged: self._backend_changed,
             DrainStarted: self._drain_started,
@@ -133,27 +134,28 @@ class Gate:
         self.overtaking.configure(config)
         self.parking.configure(config)
         self.rejections.configure(config)
+        self.engine_reports.configure(config)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event; returns what the driver has to do, in order.
 
-        Raises AccountingError, with nothing changed, for an event about a request that does not live.
+        Raises AccountingError, with nothing changed, for an event about a request that does not live. A time before
+        that of the last event counts as that one.
         """
-        self._now_ns = now_ns
-        return self._handlers[type(event)](event, now_ns)
+        return self._handlers[type(event)](event, self._come_to(now_ns))
+
+    def _come_to(self, now_ns: int) -> int:
+        """The time by which it goes: it never goes back."""
+        now_ns = self._now_ns = max(self._now_ns, now_ns)
+        return now_ns
 
     @property
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
-        if not self.queue and not self._tails and self._recheck_ns is None:
+        if not self.queue and not self.tails and self._recheck_ns is None:
             return None  # as nearly always
-        wake_ns = self.queue.next_deadline_ns()
-        recheck_ns = self._recheck_ns
-        if recheck_ns is not None and (wake_ns is None or recheck_ns < wake_ns):
-            wake_ns = recheck_ns
-        if self._tails and (wake_ns is None or self._tails[0][0] < wake_ns):
-            wake_ns = self._tails[0][0]
-        return wake_ns
+        wakes = (self.queue.next_deadline_ns(), self._recheck_ns, self.tails.first_ns)
+        return min([wake_ns for wake_ns in wakes if wake_ns is not None])
 
     @property
     def waits_for_report(self) -> bool:
@@ -170,6 +172,11 @@ class Gate:
     def engine_context(self) -> Tokens | None:
         """What the engine itself told of that; None: nothing."""
         return self.resolver.engine_context
+
+    @property
+    def busy_until_ns(self) -> int:
+        """The engine takes nobody before."""
+        return self.trial.busy_until_ns
 
     @property
     def skew_steps(self) -> int:
@@ -194,69 +201,28 @@ class Gate:
         if event.request_id in self.queue or self.ledger.get(event.request_id) is not None:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
         # What is due comes first; an idle gate has nothing due.
-        commands = self._tick(_TICK, now_ns) if self._tails or self.queue else []
+        commands = self._tick(_TICK, now_ns) if self.tails or self.queue else []
         if self.draining:
-            return [*commands, self._reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
+            return [*commands, self.rejections.reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
-            return [*commands, self._reject(event, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
+            return [*commands, self.rejections.reject(event, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         resolved = self.resolver.resolve(event)
         if isinstance(resolved, Refusal):
-            return [*commands, self._reject(event, resolved, now_ns, retry_after_ns=0)]
+            return [*commands, self.rejections.reject(event, resolved, now_ns, retry_after_ns=0)]
         footprint, peak_blocks = resolved
         if event.deadline_ns is not None and event.deadline_ns <= now_ns:
-            return [*commands, self._reject_for_now(event, footprint, Refusal.DEADLINE, now_ns)]
+            return [*commands, self.rejections.for_now(event, footprint, Refusal.DEADLINE, now_ns)]
         at_limit = self.fairness.refusal(event, footprint, peak_blocks, now_ns)
         if at_limit is not None:
-            return [*commands, self._reject(event, at_limit[0], now_ns, retry_after_ns=at_limit[1])]
+            return [*commands, self.rejections.reject(event, at_limit[0], now_ns, retry_after_ns=at_limit[1])]
         self.fairness.arrived(event, footprint, now_ns)
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
-        promised = booking is not None and booking.promised
-        needed: Blocks | None = None
-        first = self.comes_first(event, now_ns)
-        lacks_room = False
-        tried = booking is not None or first or self.overtaking.worth_trying(footprint, peak_blocks, now_ns)
-        if tried and now_ns >= self.busy_until_ns:
-            if promised:
-                allowed, kept = self.fairness.allows_booked(event, peak_blocks, now_ns)
-            else:
-                allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
-            if allowed:
-                needed = self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
-                lacks_room = first and needed is None and kept is None
-                if booking is None and not first:
-                    needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
+        needed, lacks_room = self.trial.of(event, footprint, peak_blocks, booking, now_ns)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:
             commands += self._park(event, footprint, peak_blocks, booking, now_ns, lacks_room=lacks_room)
         return commands
-
-    def needed_now(
-        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, booked: bool
-    ) -> Blocks | None:
-        """What all promises need together with this one, whose turn it is; None if it cannot go now."""
-        if now_ns < self.busy_until_ns:
-            return None
-        allowed, kept = self.fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
-        if not allowed:
-            return None
-        return self.promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
-
-    def comes_first(self, event: Arrived, now_ns: int) -> bool:
-        """Whether it may be tried before all that wait, and would get its first token in time."""
-        first = self.queue.place_for(event.priority) == 1 or self.fairness.may_overtake(event)
-        return first and not self.parking.is_late(event, self.parking.backlog_ns(), now_ns)
-
-    def _behind(
-        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks | None, now_ns: int
-    ) -> Blocks | None:
-        """`needed` if it may go before the one that lacks room, and would get its first token in time."""
-        on_time = not self.parking.is_late(event, self.parking.backlog_ns(), now_ns)
-        if needed is not None and on_time and self.overtaking.may_pass(event, footprint, now_ns):
-            return needed
-        self.overtaking.stays(peak_blocks)
-        self.promises.withdraw(event)
-        return None
 
     # It waits
 
@@ -272,7 +238,7 @@ class Gate:
     ) -> list[Command]:
         place = self.parking.place(event, footprint, peak_blocks, now_ns, booked=booking is not None)
         if isinstance(place, NoPlace):
-            refused = self._reject_for_now(event, footprint, place.refusal, now_ns)
+            refused = self.rejections.for_now(event, footprint, place.refusal, now_ns)
             if place.refusal is Refusal.QUEUE_FULL:
                 refused = refused._replace(bound=place.bound, limit=place.limit)
             return [refused]
@@ -280,7 +246,7 @@ class Gate:
         last = place.displaced
         if last is not None:
             told_ns = self.rejections.retry_after_ns(last.arrived, last.footprint, now_ns)
-            commands.append(self._throw_out(last, Refusal.TENANT_SHARE, now_ns, told_ns))
+            commands.append(self.rejections.throw_out(last, Refusal.TENANT_SHARE, now_ns, told_ns))
         number = self.queue.next_number() if booking is None else booking.number
         waiting = Waiting(
             event, footprint, peak_blocks, now_ns, place.deadline_ns, (event.priority, number), place.demand,
@@ -312,7 +278,7 @@ class Gate:
         self, request_id: str, new_tokens: int, now_ns: int, cached_tokens: Tokens | None = None
     ) -> list[Command]:
         """`handle` of a Progressed that need not be made first: nothing else happens as often."""
-        self._now_ns = now_ns
+        now_ns = self._come_to(now_ns)
         living = self.ledger.living(request_id)
         first = living.first_seen_ns is None
         self.ledger.advance(living, new_tokens, now_ns)
@@ -332,103 +298,60 @@ class Gate:
 
     def _ended(self, event: Ended, now_ns: int) -> list[Command]:
         queue = self.queue
-        head = queue.head() if queue else None
-        if head is not None and queue.remove(event.request_id) is not None:
+        if event.request_id in queue:
             self.fairness.over(event.request_id, 0, now_ns)
-            was_head = head.arrived.request_id == event.request_id
-            return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
+            return self.move_away(event.request_id, now_ns)
         living = self.ledger.get(event.request_id)
-        if living is None or event.request_id in self._ended_ids:
+        if living is None or event.request_id in self.tails:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
-        if event.cached_tokens is not None:
-            self.promises.found(event.request_id, event.cached_tokens)
-        self.trust.ended()
-        self._learn(living, event, now_ns)
-        self.fairness.ended(living, event.output_tokens, now_ns)
+        output_tokens = self.engine_reports.ended(living, event, now_ns)
         if event.engine_done or self.config.abort_tail_ns <= 0:
             self.promises.take_back(event.request_id)
             self.learned.gone(event.request_id)
-            self.fairness.gone(living, event.output_tokens, now_ns)
+            self.fairness.gone(living, output_tokens, now_ns)
         else:
             self.promises.lose_pace(event.request_id)
-            self._ended_ids.add(event.request_id)
-            self._tails.append((now_ns + self.config.abort_tail_ns, event.request_id))
-        if not queue and not self._tails and self._recheck_ns is None:
+            self.tails.add(event.request_id, now_ns + self.config.abort_tail_ns)
+        if not queue and not self.tails and self._recheck_ns is None:
             return []  # nobody waits, and nothing is due
         return self._tick(_TICK, now_ns, look=True)
 
-    def _learn(self, living: Reservation, event: Ended, now_ns: int) -> None:
-        per_sequence: int | None = None
-        if event.output_tokens is not None:
-            per_sequence = event.output_tokens // living.footprint.total_sequences
-            self.expectation.learn(living, per_sequence, now_ns)
-            if living.paced and event.output_tokens <= living.footprint.max_new_tokens:  # who lies teaches nothing
-                # The engine put several tokens into one event.
-                self.promises.was_behind(event.output_tokens - living.seen_tokens)
-        if self.config.policy is Policy.LEARNED:
-            of_itself = event.outcome is Outcome.FINISHED and event.engine_done
-            self.learned.ended(living, per_sequence, of_itself=of_itself)
+    def move_away(self, request_id: str, now_ns: int) -> list[Command]:
+        """One who waits does so here no more, but goes on: its tokens of this minute stay taken."""
+        now_ns = self._come_to(now_ns)
+        head = self.queue.head()
+        was_head = head is not None and head.arrived.request_id == request_id
+        self.queue.remove(request_id)
+        return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
 
     # The engine tells
 
     def look(self, now_ns: int) -> list[Command]:
         """Try those who wait: something that this gate does not hear of may have made room."""
-        return self._tick(_TICK, now_ns, look=True) if self.queue else []
+        return self._tick(_TICK, self._come_to(now_ns), look=True) if self.queue else []
 
     def end_tails(self, now_ns: int) -> list[Command]:
         """The engine is another process by now: what was cut off holds nothing there any more."""
-        self._tails = deque((now_ns, request_id) for _, request_id in self._tails)
+        now_ns = self._come_to(now_ns)
+        self.tails.end_all(now_ns)
         return self._tick(_TICK, now_ns)
-
-    def _preempted(self, event: Preempted, now_ns: int) -> list[Command]:
-        was_risked = self.promises.by_lengths and self.learned.margin.added < HIGHEST
-        if not was_risked:
-            self.promises.overflowed()
-        self.learned.overflowed(now_ns)
-        return []
-
-    def _pool_held(self, event: PoolHeld, now_ns: int) -> list[Command]:
-        if self.config.policy is Policy.LEARNED:
-            self.learned.engine_holds(self.ledger, event.blocks, now_ns)
-        return []
 
     def _room_taken(self, event: RoomTaken, now_ns: int) -> list[Command]:
         more_room = self.promises.room_taken(event.blocks)
         return self._tick(_TICK, now_ns, look=more_room and bool(self.queue))
 
     def _engine_busy(self, event: EngineBusy, now_ns: int) -> list[Command]:
-        self.busy_until_ns = event.until_ns
+        self.trial.busy_until_ns = event.until_ns
         self._look_at(event.until_ns)
-        return []
-
-    def _cache_changed(self, event: CacheChanged, now_ns: int) -> list[Command]:
-        if event.cleared:
-            self.cached.cleared()
-        self.cached.removed(event.removed)
-        self.cached.stored(event.stored)
         return []
 
     # The world changes
 
     def _capacity_changed(self, event: CapacityChanged, now_ns: int) -> list[Command]:
-        key_tokens = self.ledger.key_tokens
-        still_holds = event.layout == self.ledger.layout and event.usable_blocks >= self.ledger.usable_blocks
-        self.ledger.resize(event.layout, event.usable_blocks)
-        keys_are_old = self.ledger.key_tokens != key_tokens
-        self.learned.pool_changed(event.layout)
-        self.fairness.pool_changed()
-        self.promises.pool_changed(still_holds=still_holds)
-        self.resolver.engine_told(event.max_context)
-        commands: list[Command] = []
-        for waiting in list(self.queue):  # who waits was told no lengths yet, so they may be resolved anew
-            resolved = self.resolver.resolve(waiting.arrived)
-            if not isinstance(resolved, Refusal) and self.fairness.never_fits(waiting.arrived.tenant, resolved[1]):
-                resolved = Refusal.TENANT_TOO_LARGE
-            if isinstance(resolved, Refusal):
-                commands.append(self._throw_out(waiting, resolved, now_ns, retry_after_ns=0))
-            else:
-                arrived = waiting.arrived._replace(prefix=()) if keys_are_old else waiting.arrived
-                self.queue.replace(replace(waiting, arrived=arrived), *resolved)
+        commands: list[Command] = [
+            self.rejections.throw_out(waiting, refusal, now_ns, retry_after_ns=0)
+            for waiting, refusal in self.engine_reports.capacity_changed(event)
+        ]
         return commands + self._tick(_TICK, now_ns, look=True)
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
@@ -436,7 +359,7 @@ class Gate:
         if event.up:
             return self._tick(_TICK, now_ns, look=True)
         return [
-            self._throw_out(waiting, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)
+            self.rejections.throw_out(waiting, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)
             for waiting in list(self.queue)
         ]
 
@@ -448,9 +371,7 @@ class Gate:
 
     def _tick(self, event: Tick, now_ns: int, *, look: bool = False) -> list[Command]:
         """Do what is due. Who waits is only looked at when room may have come: arrivals make none."""
-        while self._tails and self._tails[0][0] <= now_ns:
-            _, request_id = self._tails.popleft()
-            self._ended_ids.discard(request_id)
+        while (request_id := self.tails.take_due(now_ns)) is not None:
             self.fairness.gone(self.promises.take_back(request_id), None, now_ns)
             self.learned.gone(request_id)
             look = True
@@ -460,7 +381,7 @@ class Gate:
         commands: list[Command] = []
         for late in self.queue.expired(now_ns):
             waited_ns = now_ns - late.since_ns
-            commands.append(self._reject_for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))
+            commands.append(self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))
         if look or commands:  # an expired head may have held up others
             commands += self._admit(now_ns)
         return commands
@@ -471,8 +392,7 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
-            full = self._is_still_full(now_ns)
-            found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns, full=full)
+            found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
             if found is None:
                 break
             waiting, needed = found
@@ -492,36 +412,9 @@ class Gate:
         if self._recheck_ns is None or when_ns < self._recheck_ns:
             self._recheck_ns = when_ns
 
-    def _is_still_full(self, now_ns: int) -> bool:
-        """Where one tenant and class are alone a look ends with the first of those that wait; whether it is clear
-        without one that it would not fit."""
-        fairness = self.fairness
-        if not self._learns or fairness.binds or fairness.limits is not None or not self.config.fair:
-            return False
-        head = self.queue.head()
-        return head is not None and self.promises.is_still_full(head.arrived, now_ns)
-
     # It is refused
 
     def refuse(self, event: Arrived, refusal: Refusal, now_ns: int, *, waited_ns: int = 0) -> Reject:
         """The answer to one who is not at this gate and may come to none, as no engine takes it now."""
         retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else _DOWN_RETRY_NS
         return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_ns, waited_ns=waited_ns)
-
-    def _throw_out(self, waiting: Waiting, refusal: Refusal, now_ns: int, retry_after_ns: int) -> Reject:
-        self.queue.remove(waiting.arrived.request_id)
-        waited_ns = now_ns - waiting.since_ns
-        return self._reject(waiting.arrived, refusal, now_ns, retry_after_ns=retry_after_ns, waited_ns=waited_ns)
-
-    def _reject_for_now(
-        self, event: Arrived, footprint: Footprint, refusal: Refusal, now_ns: int, waited_ns: int = 0
-    ) -> Reject:
-        """It may come back when room is expected."""
-        told_ns = self.rejections.retry_after_ns(event, footprint, now_ns)
-        return self._reject(event, refusal, now_ns, retry_after_ns=told_ns, waited_ns=waited_ns)
-
-    def _reject(
-        self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int = 0
-    ) -> Reject:
-        self.fairness.over(event.request_id, 0, now_ns)
-        return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_after_ns, waited_ns=waited_ns)

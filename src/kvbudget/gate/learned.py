@@ -14,6 +14,7 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.lengths import Habit, Lengths
 from kvbudget.gate.margin import HIGHEST, Margin
+from kvbudget.gate.pace import LEAST_NS_PER_STEP, LEAST_PREFILL_TOKENS, MOST_NS_PER_STEP
 from kvbudget.gate.queue import Demand
 from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
 from kvbudget.pool.footprint import Footprint
@@ -27,10 +28,10 @@ _HALVES: Final[tuple[int, ...]] = tuple([moment // 2 for moment in GRID])  # who
 _SURE: Final = [1.0] * len(GRID)
 _SAVED: Final = (
     ("margin_added", 0.0, HIGHEST),
-    ("ns_per_step", 1.0, 1e12),
+    ("ns_per_step", LEAST_NS_PER_STEP, MOST_NS_PER_STEP),
     ("wait_bias", 0.25, 4.0),
     ("prefill_ns", 0.0, 1e18),
-    ("prefill_tokens", 1.0, 1e15),
+    ("prefill_tokens", LEAST_PREFILL_TOKENS, 1e15),
 )
 
 

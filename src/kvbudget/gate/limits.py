@@ -65,10 +65,15 @@ class Limits:
         """Blocks that it has reserved, if they are limited."""
         return self._blocks.get(tenant, 0)
 
-    def refusal(self, tenant: str, tokens: int, peak_blocks: int, now_ns: int) -> tuple[Refusal, int] | None:
-        """Why a request that may come to so many tokens and blocks is refused, and when to come back (0: never)."""
+    def refusal(
+        self, tenant: str, tokens: int, peak_blocks: int, now_ns: int, request_id: str = ""
+    ) -> tuple[Refusal, int] | None:
+        """Why a request that may come to so many tokens and blocks is refused, and when to come back (0: never). Who
+        was accepted before, and comes from another instance, has its tokens already."""
         if self.never_fits(tenant, peak_blocks):
             return Refusal.TENANT_TOO_LARGE, 0
+        if request_id in self._taken:
+            return None
         bucket = self._bucket(tenant, now_ns)
         wait_ns = 0 if bucket is None else bucket.full_enough_in_ns(tokens, now_ns)
         return (Refusal.TENANT_TOKENS, wait_ns) if wait_ns else None
@@ -85,7 +90,7 @@ class Limits:
 
     def accepted(self, request_id: str, tenant: str, tokens: int, now_ns: int) -> None:
         """It is let in, or waits."""
-        bucket = self._bucket(tenant, now_ns)
+        bucket = None if request_id in self._taken else self._bucket(tenant, now_ns)
         if bucket is not None:
             bucket.take(tokens, now_ns)
             self._taken[request_id] = (bucket, tokens)

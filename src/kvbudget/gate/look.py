@@ -15,9 +15,13 @@ from kvbudget.units import Blocks
 
 
 def first_that_fits(
-    queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, now_ns: int, *, full: bool
+    queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, now_ns: int
 ) -> tuple[Waiting, Blocks] | None:
-    """Who may go, and what all promises need then; None if nobody may. `full`: there is no room for the first."""
+    """Who may go, and what all promises need then; None if nobody may."""
+    full = False
+    if fairness.is_alone:  # then a look ends with the first of those that wait
+        head = queue.head()
+        full = head is not None and promises.is_still_full(head.arrived, now_ns)
     fairness.begin_look()
     overtaking.begin_look()
     order = fairness.turns.order(now_ns)

@@ -9,6 +9,10 @@ from typing import Final
 _START_NS_PER_STEP: Final = 20_000_000.0
 _PACE_STEPS: Final = 64.0  # the pace is a mean over so many steps
 _PREFILL_MEMORY: Final = 64.0  # requests
+# A clock that stands still while tokens are seen, or leaps, must leave a pace that can be divided by and saved.
+LEAST_NS_PER_STEP: Final = 1.0
+MOST_NS_PER_STEP: Final = 1e12
+LEAST_PREFILL_TOKENS: Final = 1.0
 
 
 class Pace:
@@ -31,7 +35,8 @@ class Pace:
         self.step += steps
         took = (now_ns - self._stepped_ns) / steps
         self._stepped_ns = now_ns
-        self.ns_per_step += min(1.0, steps / _PACE_STEPS) * (took - self.ns_per_step)
+        pace_ns = self.ns_per_step + min(1.0, steps / _PACE_STEPS) * (took - self.ns_per_step)
+        self.ns_per_step = min(MOST_NS_PER_STEP, max(LEAST_NS_PER_STEP, pace_ns))
 
     def go_on(self, now_ns: int) -> None:
         """Nobody is watched: as many steps as the time allows."""
@@ -42,7 +47,8 @@ class Pace:
     def prefilled(self, backlog_tokens: int, took_ns: int) -> None:
         """A first token came, after so many prompt tokens were read, its own included."""
         self.prefill_ns += took_ns - self.prefill_ns / _PREFILL_MEMORY
-        self.prefill_tokens += backlog_tokens - self.prefill_tokens / _PREFILL_MEMORY
+        tokens = self.prefill_tokens + backlog_tokens - self.prefill_tokens / _PREFILL_MEMORY
+        self.prefill_tokens = max(LEAST_PREFILL_TOKENS, tokens)
 
     def prefill_takes_ns(self, prompt_tokens: int) -> int:
         """Expected time until so many prompt tokens are read."""

@@ -26,6 +26,10 @@ RECHECK_NS: Final = 20_000_000
 LENDER_CAUTION: Final = 0.3
 # So does who comes back when told, of whom there are few at a time: those who come after it wait until it fits again.
 BOOKED_CAUTION: Final = 0.3
+# Of the pool, that all who live and needed less caution may hold when one more lender comes: with many tenants nearly
+# always one borrows, and then all the others would need less.
+MOST_DARED: Final = 0.1
+_NOBODY: Final = ("", 0)
 
 
 class Promises:
@@ -49,6 +53,9 @@ class Promises:
         self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
+        self._daring = _NOBODY  # who was found to fit with less caution, and what it is expected to hold
+        self._dared: dict[str, int] = {}  # those that live
+        self._dared_blocks = 0
         self._told_free: tuple[int, Blocks] | None = None  # (valid until, free blocks), for what refusals tell
 
     def configure(self, config: GateConfig) -> None:
@@ -70,6 +77,7 @@ class Promises:
     ) -> Blocks | None:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
+        self._daring = _NOBODY
         slots = 0 if kept is None else int(kept.slots)
         if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
             return None
@@ -107,9 +115,12 @@ class Promises:
             if sum_of_peaks + others <= ledger.capacity_blocks:
                 return sum_of_peaks
             trusted = kept is None and self._fairness.trusts(event, now_ns)
-            coming = 0 if booked or trusted else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
-            caution = LENDER_CAUTION if trusted else BOOKED_CAUTION if booked else 1.0
-            return self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept, caution)
+            dares = booked or trusted
+            coming = 0 if dares else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
+            by_lengths = self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept)
+            if by_lengths is None and dares:
+                return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
+            return by_lengths
         needed = promise_with(
             self._config.policy,
             ledger,
@@ -120,6 +131,18 @@ class Promises:
             request_id=event.request_id,
         )
         return needed if needed is None or needed + others <= ledger.capacity_blocks else None
+
+    def _dare(
+        self, event: Arrived, footprint: Footprint, taken: int, now_ns: int, kept: Kept | None, *, booked: bool
+    ) -> Blocks | None:
+        """With less caution."""
+        ledger, learned = self._ledger, self._learned
+        size = learned.size(ledger, event, footprint, ledger.offered_blocks, now_ns)
+        if not booked and self._dared and self._dared_blocks + size > MOST_DARED * ledger.capacity_blocks:
+            return None
+        self._daring = (event.request_id, size)
+        caution = BOOKED_CAUTION if booked else LENDER_CAUTION
+        return learned.promise_with(ledger, event, footprint, taken, now_ns, kept, caution)
 
     def credit(self, event: Arrived, footprint: Footprint) -> Blocks:
         """Blocks of it that would not be charged now, as others hold them."""
@@ -146,6 +169,10 @@ class Promises:
         """Promise it. `needed` is what `needed_with` gave for it."""
         self._told_free = None
         self._shown = needed
+        daring, self._daring = self._daring, _NOBODY
+        if daring[0] == event.request_id:
+            self._dared[daring[0]] = daring[1]
+            self._dared_blocks += daring[1]
         return self._ledger.reserve(
             event.request_id,
             event.tenant,
@@ -163,6 +190,8 @@ class Promises:
     def take_back(self, request_id: str) -> Reservation:
         """Its blocks are free again."""
         self._told_free = None
+        if self._dared:
+            self._dared_blocks -= self._dared.pop(request_id, 0)
         charged_again = self._ledger.charged_again
         ended = self._ledger.end(request_id)
         if self._ledger.charged_again != charged_again:

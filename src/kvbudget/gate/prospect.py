@@ -21,12 +21,7 @@ class Prospect(NamedTuple):
 def room_for(gate: "Gate", event: Arrived, now_ns: int) -> Blocks | None:
     """Blocks that all promises would need together with this one, let in now; None: it would wait or be refused."""
     resolved = gate.resolver.resolve(event)
-    if isinstance(resolved, Refusal) or not gate.comes_first(event, now_ns):
-        return None
-    needed = gate.needed_now(event, *resolved, now_ns, booked=False)
-    if needed is not None and event.prefix:
-        gate.ledger.withdraw(event.request_id)  # what was offered for the reckoning
-    return needed
+    return None if isinstance(resolved, Refusal) else gate.trial.room_for(event, *resolved, now_ns)
 
 
 def prospect_of(gate: "Gate", event: Arrived, now_ns: int) -> Prospect:

@@ -4,11 +4,12 @@ from kvbudget.gate.commands import Reject
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.expectation import MAX_WAIT_NS, Expectation
+from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.parking import Parking
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
-from kvbudget.gate.queue import Queue
+from kvbudget.gate.queue import Queue, Waiting
 from kvbudget.gate.refusals import Refusal
 from kvbudget.gate.resolve import Resolver, most_new_tokens
 from kvbudget.gate.returns import Returns
@@ -34,6 +35,7 @@ class Rejections:
         learned: LearnedPolicy,
         expectation: Expectation,
         returns: Returns,
+        fairness: Fairness,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -44,13 +46,31 @@ class Rejections:
         self._learned = learned
         self._expectation = expectation
         self._returns = returns
+        self._fairness = fairness
 
     def configure(self, config: GateConfig) -> None:
         """Tell other limits from now on."""
         self._config = config
 
-    def reject(self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int) -> Reject:
-        """The answer to who is refused; it must not wait any longer."""
+    def throw_out(self, waiting: Waiting, refusal: Refusal, now_ns: int, retry_after_ns: int) -> Reject:
+        """The answer to one who waits, and does so no more."""
+        self._queue.remove(waiting.arrived.request_id)
+        waited_ns = now_ns - waiting.since_ns
+        return self.reject(waiting.arrived, refusal, now_ns, retry_after_ns=retry_after_ns, waited_ns=waited_ns)
+
+    def for_now(
+        self, event: Arrived, footprint: Footprint, refusal: Refusal, now_ns: int, waited_ns: int = 0
+    ) -> Reject:
+        """The answer to one who may come back when room is expected."""
+        told_ns = self.retry_after_ns(event, footprint, now_ns)
+        return self.reject(event, refusal, now_ns, retry_after_ns=told_ns, waited_ns=waited_ns)
+
+    def reject(
+        self, event: Arrived, refusal: Refusal, now_ns: int, *, retry_after_ns: int, waited_ns: int = 0
+    ) -> Reject:
+        """The answer to who is refused; it must not wait any longer. It is told to come back after `retry_after_ns`
+        within MIN_RETRY_NS to MAX_WAIT_NS, or never (0)."""
+        self._fairness.over(event.request_id, 0, now_ns)
         ledger, max_context = self._ledger, self._resolver.max_context
         asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
         cap = self._resolver.context_cap
@@ -68,7 +88,7 @@ class Rejections:
             max_context=max_context,
             largest_new_tokens=most_new_tokens(event, max_context, ledger),
             position=self._queue.place_for(event.priority),
-            retry_after_ns=retry_after_ns,
+            retry_after_ns=min(max(retry_after_ns, MIN_RETRY_NS), MAX_WAIT_NS) if retry_after_ns else 0,
             sequences=event.sequences * len(event.prompts),
             running_sequences=ledger.sequences,
             max_num_seqs=self._config.max_num_seqs,

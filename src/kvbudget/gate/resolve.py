@@ -46,10 +46,21 @@ def resolve(
     """The lengths to promise and their peak; or why the request can never be served."""
     if event.sequences * len(event.prompts) > max_num_seqs:
         return Refusal.TOO_MANY_SEQUENCES
+    found = _resolved(event, context_cap, ledger, exact=event.exact)
+    if found is Refusal.NEVER_FITS and not event.exact:
+        # Several sequences that may each take the whole context: taken at its word, the bound leaves them less.
+        taken = _resolved(event, context_cap, ledger, exact=True)
+        return found if isinstance(taken, Refusal) else taken
+    return found
+
+
+def _resolved(
+    event: Arrived, context_cap: Tokens | None, ledger: Ledger, *, exact: bool
+) -> tuple[Footprint, Blocks] | Refusal:
     asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
     prompts = event.prompts
     if context_cap is not None:
-        if not event.exact:
+        if not exact:
             # The engine holds no request to more than its window, so a bound is worth at most what that leaves
             # beside the asked tokens; taking it at its word would refuse prompts that fit.
             asked = Tokens(min(asked, context_cap - 1))

@@ -48,10 +48,13 @@ class ReturnShare:
 class ReturnPace:
     """What was let in of one tenant and class, and what of it is still to come."""
 
-    __slots__ = ("_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "coming_blocks", "share", "told")
+    __slots__ = (
+        "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks", "share", "told",
+    )  # fmt: skip
 
     def __init__(self, share: ReturnShare, now_ns: int) -> None:
         self.share = share
+        self.booked = 0  # who are expected, later or by now
         self.coming_blocks = 0  # of all who are to come later
         self.told = 0  # clients, so far
         self._let_in = 0.0  # blocks, fading

@@ -17,11 +17,14 @@ from collections import OrderedDict
 from math import sqrt
 
 from kvbudget.gate.events import Arrived
-from kvbudget.gate.return_pace import ReturnPace, ReturnShare
+from kvbudget.gate.return_pace import PROBES, ReturnPace, ReturnShare
 from kvbudget.gate.tenants import account_name
 
-MOST_BOOKED = 4096
+MOST_BOOKED = 4096  # an account has at most as many of these as are free (Choudhury, Hahne 1998): one flood takes half
 MOST_ACCOUNTS = 1024  # names come from outside
+# Who is the first of its tenant and class waits for nobody else of it. So many of those are expected at a time and no
+# more: where every client is a tenant of its own, they come after one another like the clients of one tenant.
+FIRSTS_AT_ONCE = 2 * PROBES
 # Of the pool, at most; the second bound is for one request that is larger than the first.
 MOST_KEPT, MOST_KEPT_FOR_ONE = 0.1, 0.25
 # The edge lengthens what is told by up to a quarter (edge/answers.py); a round trip and a connection come on top.
@@ -34,12 +37,15 @@ Key = tuple[object, ...]
 class Booking:
     """One client who was told to come back at `due_ns`, and may be as late as `until_ns`."""
 
-    __slots__ = ("asked", "blocks", "due_ns", "key", "number", "over", "pace", "peak_blocks", "share", "told_ns")
+    __slots__ = (
+        "asked", "blocks", "due_ns", "first", "key", "number", "over", "pace", "peak_blocks", "share", "told_ns",
+    )  # fmt: skip
 
     def __init__(
         self, key: Key, pace: ReturnPace, blocks: int, peak_blocks: int, number: int, told_ns: int, due_ns: int
     ) -> None:
         self.key = key
+        self.first = False  # nobody of its tenant and class was to come before it
         self.pace = pace
         self.blocks = blocks
         self.peak_blocks = peak_blocks
@@ -72,6 +78,8 @@ class Returns:
 
     def __init__(self) -> None:
         self.share = ReturnShare()  # of all, with which those begin of whom nothing is known
+        self._firsts = ReturnPace(self.share, 0)  # of those who wait for nobody of their own
+        self._firsts_coming = 0
         self._paces: OrderedDict[str, ReturnPace] = OrderedDict()  # by account, who came longest ago first
         self._of: dict[Key, list[Booking]] = {}  # by due time
         self._asked: dict[Key, int] = {}  # how often somebody came with it, since there is a booking with it
@@ -86,6 +94,7 @@ class Returns:
     def let_in(self, event: Arrived, peak_blocks: int, now_ns: int) -> None:
         """A request was forwarded."""
         self._pace_of(event, now_ns).let_in(peak_blocks, now_ns)
+        self._firsts.let_in(peak_blocks, now_ns)
 
     def tell(
         self, event: Arrived, wait_ns: int, most_ns: int, blocks: int, peak_blocks: int, number: int, now_ns: int
@@ -95,11 +104,22 @@ class Returns:
         self._pass(now_ns)
         pace = self._pace_of(event, now_ns)
         pace.refused(now_ns)
-        told_ns = max(wait_ns, int(pace.after_others_ns(peak_blocks, wait_ns, now_ns)))
+        after_ns = int(pace.after_others_ns(peak_blocks, wait_ns, now_ns))
+        first = after_ns == 0 and pace.share.expected > 0.0
+        if first:
+            self._firsts.refused(now_ns)
+            if self._firsts_coming >= FIRSTS_AT_ONCE:
+                after_ns = int(self._firsts.after_others_ns(peak_blocks, wait_ns, now_ns))
+        told_ns = max(wait_ns, after_ns)
         if told_ns >= most_ns:
             return most_ns
-        if self._booked < MOST_BOOKED:
+        if pace.booked < MOST_BOOKED - self._booked:
             booking = Booking(key_of(event), pace, blocks, peak_blocks, number, now_ns, now_ns + told_ns)
+            booking.first = first
+            if first:
+                self._firsts_coming += 1
+                self._firsts.coming_blocks += peak_blocks
+            pace.booked += 1
             booking.asked = self._asked.setdefault(booking.key, 0)
             pace.coming_blocks += peak_blocks
             self._booked += 1
@@ -156,6 +176,9 @@ class Returns:
             _, serial, booking = heapq.heappop(coming)
             booking.asked = self._asked[booking.key] - booking.asked
             booking.pace.coming_blocks -= booking.peak_blocks
+            if booking.first:
+                self._firsts_coming -= 1
+                self._firsts.coming_blocks -= booking.peak_blocks
             booking.share = booking.pace.share.expected
             self._keep(booking, +1)
             if booking.share:
@@ -164,11 +187,17 @@ class Returns:
             booking = heapq.heappop(until)[2]
             if not booking.over:
                 self._close(booking, came=False)
+        if len(until) > 2 * self._booked + 64:  # the heaps forget lazily; who came early enough is still in them
+            self._until = [entry for entry in until if not entry[2].over]
+            heapq.heapify(self._until)
+            self._largest = [entry for entry in self._largest if not entry[2].over]
+            heapq.heapify(self._largest)
 
     def _close(self, booking: Booking, *, came: bool) -> None:
         """It was due, so room is kept for it."""
         booking.over = True
         self._booked -= 1
+        booking.pace.booked -= 1
         bookings = self._of[booking.key]
         bookings.remove(booking)
         if not bookings:

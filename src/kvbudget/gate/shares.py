@@ -40,7 +40,7 @@ FEW = 0.03
 NEW_NS = 15 * 10**9
 NEW_SLACK = 0.5
 SCALE_WEIGHT = 0.02  # of the newest look
-LOOK_NS = 50_000_000  # so old what is kept may be, for each LOOK_FLOWS that are looked at
+LOOK_NS = 50_000_000  # so old what is kept may be, for each LOOK_FLOWS that are looked at, flows or accounts
 LOOK_FLOWS = 32
 MOST_TENANTS = 4096  # names come from outside; those beyond share one account
 OTHERS = "(others)"
@@ -62,6 +62,7 @@ class Shares:
         self._virtual = 0.0  # where whoever comes back starts
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # who was seen longest ago first
         self._weights = 0.0
+        self._with_weight: dict[float, int] = {}  # accounts; there are few different weights
         self._flows: dict[tuple[int, str], Flow] = {}
         self._charges: dict[str, Charge] = {}
         self._in_class: dict[int, int] = {}  # sequences of each class that was seen lately
@@ -76,9 +77,10 @@ class Shares:
         self._slots = slots
         self._tenants = tenants
         self._classes = classes
+        self._with_weight.clear()
         for account in self._accounts.values():
             account.weight = self.weight_of(account.name)
-        self._weights = sum([account.weight for account in self._accounts.values()])
+            self._weigh(account.weight, +1)
         self._kept_until_ns = -1
 
     # What happens
@@ -262,8 +264,17 @@ class Shares:
                 weight = self.weight_of(name)
                 account = self._accounts[name] = Account(name, weight, now_ns)
                 account.virtual = self._virtual
-                self._weights += weight
+                self._weigh(weight, +1)
         return account
+
+    def _weigh(self, weight: float, sign: int) -> None:
+        """One account more or less. The sum is made anew: of very different weights a running one would keep nothing
+        but its rounding."""
+        counts = self._with_weight
+        counts[weight] = counts.get(weight, 0) + sign
+        if not counts[weight]:
+            del counts[weight]
+        self._weights = sum([one * count for one, count in counts.items()])
 
     def _close_idle(self, now_ns: int) -> None:
         """Forget who was not seen for long and holds nothing. The one who just came is always left."""
@@ -276,12 +287,11 @@ class Shares:
                 self._accounts.move_to_end(account.name)
             else:
                 del self._accounts[account.name]
-                # Anew: of very different weights a running difference would keep nothing but its rounding.
-                self._weights = sum([one.weight for one in self._accounts.values()])
+                self._weigh(account.weight, -1)
 
     def _look_ahead(self, outlook: Outlook | None, now_ns: int) -> None:
         """What is kept, anew."""
-        self._kept_until_ns = now_ns + LOOK_NS * (1 + len(self._flows) // LOOK_FLOWS)
+        self._kept_until_ns = now_ns + LOOK_NS * (1 + max(len(self._flows), len(self._accounts)) // LOOK_FLOWS)
         lenders = {name: not self.borrows(name, now_ns) for name in self._accounts}
         self._lent = not all(lenders.values())
         if outlook is not None and self._all.blocks.now > 0:

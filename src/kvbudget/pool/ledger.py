@@ -183,7 +183,7 @@ class Ledger:
             self.changes += 1
             self.prefixes.computed(living.reservation_id)
             self._unseen_prompt_tokens -= _prompt_tokens(living)
-        living.seen_tokens = min(living.seen_tokens + new_tokens, living.footprint.max_new_tokens)
+        living.seen_tokens = min(living.seen_tokens + max(0, new_tokens), living.footprint.max_new_tokens)
 
     def lose_pace(self, reservation_id: str) -> Reservation:
         """From now on count this reservation at its peak: its progress can no longer be watched."""
@@ -200,7 +200,8 @@ class Ledger:
         if not self.key_tokens or living.footprint.total_sequences != 1:
             return 0  # what is told of several sequences is a sum
         self.changes += 1
-        rise = self._blocks_per_key * self.prefixes.found(reservation_id, cached_tokens // self.key_tokens)
+        keys = max(0, cached_tokens) // self.key_tokens
+        rise = self._blocks_per_key * self.prefixes.found(reservation_id, keys)
         living.credit_blocks = Blocks(max(0, living.credit_blocks - rise))
         return rise
 

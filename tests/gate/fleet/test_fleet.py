@@ -1,6 +1,7 @@
 """Dialogues with a fleet: event in, where whom goes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -541,3 +542,50 @@ def test_what_ends_at_a_restarted_engine_holds_nothing_there(make_fleet: Make) -
     scene.arrive("c", 48, 16)
     assert scene.push(Ended("a", Outcome.CLIENT_GONE, engine_done=False)) == []
     assert scene.push_at("x", Restarted()) == ["c>x"]
+
+
+def test_limits_that_are_set_while_requests_live_count_those_of_all_instances(make_fleet: Make) -> None:
+    scene = make_fleet(x=(8,), y=(8,))
+    assert scene.arrive("a", 48, 16, tenant="t") == ["a>x"]
+    assert scene.arrive("b", 48, 16, tenant="t") == ["b>y"]
+    for member in scene.fleet.members:
+        member.gate.configure(replace(member.gate.config, tenants={"t": TenantLimits(max_blocks=Blocks(9))}))
+    scene.fleet.share()
+    assert scene.arrive("c", 16, 16, tenant="t")[0].startswith("c.."), "8 of 9 blocks are reserved"
+    assert scene.push(finished("b"))[0].startswith("c>")
+
+
+def test_who_moves_keeps_the_tokens_that_it_was_let_in_with(make_fleet: Make) -> None:
+    limits = {"t": TenantLimits(tokens_per_minute=Tokens(64))}
+    scene = make_fleet(gate={"tenants": limits}, x=(4,), y=(4,))
+    assert scene.arrive("a", 48, 16) == ["a>x"]
+    assert scene.arrive("b", 48, 16) == ["b>y"]
+    (waits,) = scene.arrive("c", 48, 16, tenant="t")
+    other = "b" if waits == "c..x" else "a"
+    told = scene.fleet.members[0].gate.fairness.limits
+    told.accepted("more", "t", 50, scene.now)
+    told.used("more", 80, scene.now)  # its tenant owes tokens by now
+    assert scene.push(finished(other))[0].startswith("c>")
+    assert scene.push(finished("c")) == []
+    assert not told._taken
+
+
+def test_who_finds_nobody_after_its_instance_went_gets_its_tokens_back(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"tenants": {"t": TenantLimits(tokens_per_minute=Tokens(64))}}, x=(4,), y=(4,))
+    scene.push_at("y", Drained(True))
+    assert scene.arrive("a", 48, 16) == ["a>x"]
+    assert scene.arrive("b", 48, 16, tenant="t") == ["b..x"]
+    assert scene.push_at("x", BackendChanged(False)) == ["b!no_backend"]
+    assert scene.at("x").gate.fairness.limits.tokens_left("t", 0) == (64, 64)
+
+
+def test_time_that_goes_back_stands_still(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,), y=(4,))
+    scene.now = 10 * SECOND
+    assert [scene.arrive(name, 48, 16) for name in "abc"] == [["a>x"], ["b>y"], ["c..x"]]
+    scene.now = 0
+    (forward,) = scene.fleet.handle(finished("a"), 0)
+    assert isinstance(forward, Forward)
+    assert forward.waited_ns == 0
+    assert scene.push_at("y", HeldElsewhere(1)) == []
+    assert scene.fleet.next_wake_ns is None or scene.fleet.next_wake_ns >= 10 * SECOND

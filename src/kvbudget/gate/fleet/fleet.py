@@ -28,7 +28,7 @@ from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import Verdict, choose
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
@@ -47,6 +47,7 @@ class Fleet:
         self._by_name = {member.name: member for member in members}
         self._places: dict[str, Place] = {}
         self._turn = 0
+        self._now_ns = 0
         self._recheck_ns: int | None = None
         alone = self.members[0]
         self.only = alone if len(self.members) == 1 and not alone.options.models else None
@@ -58,7 +59,7 @@ class Fleet:
         for member in self.members[1:]:
             gate = member.gate
             gate.learned.lengths = first.learned.lengths
-            gate.fairness.limits = first.fairness.limits
+            gate.fairness.share_limits(first.fairness.limits)
 
     def named(self, name: str) -> Member | None:
         """The instance of that name."""
@@ -93,6 +94,11 @@ class Fleet:
         wakes.append(self._recheck_ns)
         return min([wake for wake in wakes if wake is not None], default=None)
 
+    def _come_to(self, now_ns: int) -> int:
+        """The time by which all of them go: it never goes back."""
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._now_ns
+
     def serves(self, model: str | None) -> bool:
         """Whether any instance is asked for by this name, as far as is known."""
         return any(member.serves(model) or member.stands_in_for(model) for member in self.members)
@@ -102,10 +108,12 @@ class Fleet:
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in an event of one request, or of all instances; returns what the driver has to do, in order.
 
-        Raises AccountingError, with nothing changed, for an event about a request that does not live.
+        Raises AccountingError, with nothing changed, for an event about a request that does not live. A time before
+        that of the last event counts as that one.
         """
         if self.only is not None:
             return self.only.gate.handle(event, now_ns)
+        now_ns = self._come_to(now_ns)
         if isinstance(event, Arrived):
             return self.again(event, _NOWHERE, now_ns)
         if isinstance(event, Tick):
@@ -135,6 +143,7 @@ class Fleet:
         arrived first."""
         if self.only is not None:
             return self.only.gate.handle(event, now_ns)
+        now_ns = self._come_to(now_ns)
         if event.request_id in self._places:
             return self._places[event.request_id].member.gate.handle(event, now_ns)  # which says that it lives
         since_ns = now_ns if since_ns is None else since_ns
@@ -208,7 +217,7 @@ class Fleet:
 
     def _take_away(self, member: Member, request_id: str, now_ns: int) -> list[Command]:
         """From the queue of an instance."""
-        return self._taken(member, member.gate.handle(Ended(request_id, Outcome.WITHDRAWN), now_ns), now_ns)
+        return self._taken(member, member.gate.move_away(request_id, now_ns), now_ns)
 
     def _scatter(self, member: Member, now_ns: int) -> list[Command]:
         """An instance gives no more room: who waits there waits, or goes, elsewhere; or is told that there is none."""
@@ -259,6 +268,7 @@ class Fleet:
 
     def handle_at(self, member: Member, event: Event | InstanceEvent, now_ns: int) -> list[Command]:
         """Take in an event of one instance."""
+        now_ns = self._come_to(now_ns)
         match event:
             case Serves():
                 member.served = event.models
@@ -282,6 +292,7 @@ class Fleet:
         was done without a promise: it may wait at another one, or have no place at all."""
         if self.only is not None:
             return []
+        now_ns = self._come_to(now_ns)
         member = self._places[request_id].member if at is None else at
         circuit = member.circuit
         if heard is Heard.NOTHING:
