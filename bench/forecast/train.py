@@ -82,7 +82,15 @@ def written(model: Any) -> str:
     return " ".join(items)
 
 
-def save(name: str, sentence: str, models: dict[str, Any]) -> None:
+def prior_of(chances: Any) -> list[str]:
+    """How often which chance is given: (share of decisions, sum of chances a decision), by twentieths."""
+    bins = np.minimum((chances * 20).astype(int), 19)
+    counts, sums = np.bincount(bins, minlength=20), np.bincount(bins, weights=chances, minlength=20)
+    rows = [f"    ({count / len(chances):.4g}, {total / len(chances):.4g})," for count, total in zip(counts, sums)]
+    return ["", "PRIOR: Final = (", *rows, ")"]
+
+
+def save(name: str, sentence: str, models: dict[str, Any], more: list[str] | None = None) -> None:
     lines = [f'"""{sentence}', "", "Written by bench/forecast/train.py (make train-forecast); not by hand.", '"""', ""]
     lines += ["from typing import Final"]
     for constant, model in models.items():
@@ -95,6 +103,7 @@ def save(name: str, sentence: str, models: dict[str, Any]) -> None:
             else:
                 line = f"{line} {item}" if line else item
         lines += [f'{line}"""']
+    lines += more or []
     PACKAGE.mkdir(exist_ok=True)
     (PACKAGE / f"{name}.py").write_text("\n".join(lines) + "\n")
 
@@ -123,7 +132,9 @@ def main() -> None:
     chance = HistGradientBoostingClassifier(
         max_iter=90, learning_rate=0.15, max_leaf_nodes=16, monotonic_cst=downward, **common
     ).fit(looked[learn], reached[learn])
-    save("chance", "What was learned of the chance that a limit is reached: log odds, by all features.", {"CHANCE": chance})
+    chances = chance.predict_proba(looked[~learn])[:, 1]
+    sentence = "What was learned of the chance that a limit is reached: log odds, by all features; and how often which."
+    save("chance", sentence, {"CHANCE": chance}, prior_of(chances))
     when = HistGradientBoostingRegressor(max_iter=25, learning_rate=0.2, max_leaf_nodes=8, **common)
     when.fit(looked[learn & reached], first[learn & reached])
     rng = np.random.default_rng(1)
@@ -140,7 +151,6 @@ def main() -> None:
         "What was learned of how far demand goes (quantiles of its log growth, by plain features), and when.",
         {**ranges, "WHEN": when},
     )
-    chances = chance.predict_proba(looked[~learn])[:, 1]
     truth, tasks = reached[~learn], task[~learn]
     for threshold in (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5):
         found = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvbudget.cli.output import written_out
 from kvbudget.diagnose.forecast.baselines import SATURATED
-from kvbudget.diagnose.forecast.forecaster import ALARM_ABOVE, LONGEST_MINUTES, SHORTEST_MINUTES, Forecast, Forecaster
+from kvbudget.diagnose.forecast.forecaster import LONGEST_MINUTES, SHORTEST_MINUTES, Forecast, Forecaster
 from kvbudget.diagnose.forecast.interval import NOMINAL
 from kvbudget.diagnose.forecast.score import Figures
 from kvbudget.edge.demand_series import DemandSeries, read_demand
@@ -110,7 +110,7 @@ def _document(last: Forecast, forecaster: Forecaster, series: DemandSeries, *, u
         "saturated": last.saturated,
         "alarm": last.alarm,
         "probability": round(last.probability, 4),
-        "alarm_above": ALARM_ABOVE,
+        "alarm_above": round(last.alarm_above, 4),
         "minutes_to_limit": last.minutes_to_limit,
         "limit_reached_at": _stamp(last.minute + last.minutes_to_limit) if series.stamped else None,
         "maximum_tokens": {

@@ -3,8 +3,9 @@
 Rules:
 1. It learns of a forecast only what has come since: each rests on the past alone.
 2. What is known of traffic in general was learned beforehand from made series (`forecast.learned`); of this series it
-   knows its own level, trend, roughness, days and week, and how far its interval missed.
-3. It warns where the probability is above `ALARM_ABOVE`, and at the limit itself.
+   knows its own level, trend, roughness, days and week, and how far its interval and its probabilities missed.
+3. It warns where the probability is above a threshold that it finds by itself (`forecast.calibration`), and at the
+   limit itself.
 4. A minute without value is filled in, and no forecast that looked at mostly such minutes is scored. After more than a
    week without values everything starts anew.
 5. Minutes at the limit are no decisions: there is nothing left to warn of.
@@ -18,6 +19,7 @@ from math import exp, isfinite, log
 from typing import Final, NamedTuple
 
 from kvbudget.diagnose.forecast.baselines import BESIDE, SATURATED, Rule
+from kvbudget.diagnose.forecast.calibration import Calibration, Threshold
 from kvbudget.diagnose.forecast.features import beside, situation_of
 from kvbudget.diagnose.forecast.history import DAY_MINUTES, WEEK_MINUTES, History
 from kvbudget.diagnose.forecast.interval import Interval, Stretch
@@ -27,7 +29,6 @@ from kvbudget.errors import BadValueError
 
 SHORTEST_MINUTES: Final = 10
 LONGEST_MINUTES: Final = 120
-ALARM_ABOVE: Final = 0.25  # best F1 over made series that nothing was learned from (bench/forecast/train.py)
 COLD_MINUTES: Final = 15
 _HELD_MINUTES: Final = 30  # a gap up to this long is bridged with its last value, a longer one with the day before
 _MOST_TOKENS: Final = 1e15
@@ -40,7 +41,7 @@ class Forecast:
 
     `probability`: that demand reaches `limit_tokens` (95 % of capacity) within the horizon; 1 where it has. `expected`,
     `low` and `high`: of the maximum within the horizon; the interval holds it in `interval.NOMINAL` of the cases.
-    `minutes_to_limit`: when it is reached, if it is; 0 where it has been. `maturity`: "cold" (under 15 minutes seen),
+    `alarm_above`: the probability from which on it warns. `minutes_to_limit`: when it is reached, if it is; 0 where it has been. `maturity`: "cold" (under 15 minutes seen),
     "first day" (no season yet), "first week" or "week". `filled`: of the last horizon's minutes, those without a value.
     """
 
@@ -52,6 +53,7 @@ class Forecast:
     saturated: bool
     alarm: bool
     probability: float
+    alarm_above: float
     minutes_to_limit: int
     expected: float
     low: float
@@ -77,6 +79,7 @@ class _Learned:
     middle: Trees
     high: Trees
     when: Trees
+    prior: tuple[tuple[float, float], ...]
 
 
 class Forecaster:
@@ -101,6 +104,8 @@ class Forecaster:
         self._scored_after = scored_after_minutes
         self._rules = dict(rules)
         self._learned = _learned()
+        self._calibration = Calibration(self._learned.chance, horizon_minutes)
+        self._threshold = Threshold(self._learned.prior)
         self._stretch = Stretch()
         self._scores = {name: Score(horizon_minutes) for name in (_NAME, *self._rules)}
         self._history = History(horizon_minutes)
@@ -150,6 +155,7 @@ class Forecaster:
     def _start_anew(self, minute: int) -> None:
         self._history = History(self.horizon)
         self._told.clear()
+        self._calibration.restart()
         self._filled.clear()
         self._first_minute = minute
 
@@ -165,6 +171,7 @@ class Forecaster:
         scored = minute - self._first_minute >= self._scored_after
         if not look:  # nobody asked at this minute
             self._told.append(_Told(limit, Interval(0.0, 0.0, 0.0), False, (), False))
+            self._calibration.skip()
             return None
         forecast, interval = self._look(minute, limit)
         warned = (forecast.alarm, *[rule(history, self._capacity) for rule in self._rules.values()])
@@ -187,7 +194,10 @@ class Forecaster:
         )
         tokens = history.tokens[-1]
         saturated = tokens >= limit
-        probability = 1.0 if saturated else 1 / (1 + exp(-learned.chance.value(looked_at)))
+        probability = 1.0 if saturated else self._calibration.probability(situation, log(limit))
+        self._calibration.imagine(situation)
+        if not saturated and history.count > COLD_MINUTES:
+            self._threshold.decided(probability)
         share = min(1.0, max(0.0, learned.when.value(looked_at)))
         forecast = Forecast(
             minute=minute,
@@ -196,8 +206,9 @@ class Forecaster:
             limit_tokens=limit,
             horizon_minutes=self.horizon,
             saturated=saturated,
-            alarm=saturated or probability > ALARM_ABOVE,
+            alarm=saturated or probability > self._threshold.value,
             probability=probability,
+            alarm_above=self._threshold.value,
             minutes_to_limit=0 if saturated else max(1, round(share * self.horizon)),
             expected=exp(interval.middle),
             low=exp(interval.low),
@@ -209,10 +220,13 @@ class Forecaster:
 
     def _judge(self, told: _Told) -> None:
         """The horizon of a forecast has passed."""
-        if not told.warned or 2 * sum(self._filled) > self.horizon:
-            return
+        known = 2 * sum(self._filled) <= self.horizon
         highest = max(self._history.tokens[-self.horizon :])
-        self._stretch.learn(told.interval, log(max(highest, self._history.floor())), count=told.counts)
+        highest_log = log(max(highest, self._history.floor()))
+        self._calibration.learn(highest_log, known=known)
+        if not told.warned or not known:
+            return
+        self._stretch.learn(told.interval, highest_log, count=told.counts)
         if told.decision:
             for score, warned in zip(self._scores.values(), told.warned, strict=True):
                 score.decided(warned=warned, reached=highest >= told.limit)
@@ -244,7 +258,7 @@ def _checked_capacity(tokens: float) -> float:
 @cache
 def _learned() -> _Learned:
     """Read when the first forecaster is made: nothing else needs it."""
-    from kvbudget.diagnose.forecast.learned.chance import CHANCE
+    from kvbudget.diagnose.forecast.learned.chance import CHANCE, PRIOR
     from kvbudget.diagnose.forecast.learned.growth import HIGH, LOW, MIDDLE, WHEN
 
-    return _Learned(Trees(CHANCE), Trees(LOW), Trees(MIDDLE), Trees(HIGH), Trees(WHEN))
+    return _Learned(Trees(CHANCE), Trees(LOW), Trees(MIDDLE), Trees(HIGH), Trees(WHEN), PRIOR)
