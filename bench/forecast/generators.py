@@ -1,8 +1,8 @@
-"""Decides which demand a forecast is learned from and tried on: series made from a seed, as unlike one another as can be.
+"""Decides which demand a forecast is learned from and tried on: series from a seed, as unlike one another as can be.
 
 None of them is fitted to a real trace. A series is a sum of clients with heavy-tailed shares, each with a season of a
-day and a week, slow drift and perhaps on and off stretches; then bursts, jobs at fixed times, level shifts, outages; and
-counts that are burstier than a Poisson process. Its unit means nothing.
+day and a week, slow drift and perhaps on and off stretches; then bursts, jobs at fixed times, level shifts, outages;
+and counts that are burstier than a Poisson process. Its unit means nothing.
 """
 
 import numpy as np
@@ -105,7 +105,11 @@ def _jobs(rng: Generator, total: Series, mean: float, days: int) -> None:
             if rng.random() < 0.75:
                 start = max(0, day * DAY + when + int(rng.normal(0, 3)))
                 part = total[start : start + long]
-                part += height * rng.uniform(0.5, 1.5) * np.interp(np.arange(long), [0, long / 2, long], [0.2, 1, 0.2])[: len(part)]
+                part += (
+                    height
+                    * rng.uniform(0.5, 1.5)
+                    * np.interp(np.arange(long), [0, long / 2, long], [0.2, 1, 0.2])[: len(part)]
+                )
 
 
 def _shifts(rng: Generator, total: Series) -> None:

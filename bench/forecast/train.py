@@ -128,7 +128,12 @@ def main() -> None:
     print(f"{len(looked)} rows, {reached.mean():.3f} reach the limit, {time.monotonic() - began:.0f} s")
     learn = (task // LIMITS) % 6 != 0  # the others choose the threshold of the alarm
     downward = [-1 if name.startswith("distance") else 1 if name.endswith("_beside") else 0 for name in NAMES]
-    common: dict[str, Any] = {"min_samples_leaf": 200, "l2_regularization": 10, "early_stopping": False, "random_state": 0}
+    common: dict[str, Any] = {
+        "min_samples_leaf": 200,
+        "l2_regularization": 10,
+        "early_stopping": False,
+        "random_state": 0,
+    }
     chance = HistGradientBoostingClassifier(
         max_iter=90, learning_rate=0.15, max_leaf_nodes=16, monotonic_cst=downward, **common
     ).fit(looked[learn], reached[learn])

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--horizon", default="30m", metavar="T", help=f"{SHORTEST_MINUTES}m to {LONGEST_MINUTES}m (default 30m)"
     )
-    parser.add_argument("--column", default="", metavar="NAME", help=f"the column of demand (default {_DEFAULT_COLUMN})")
+    parser.add_argument(
+        "--column", default="", metavar="NAME", help=f"the column of demand (default {_DEFAULT_COLUMN})"
+    )
     parser.add_argument("--usage", action="store_true", help="the column is the share of the pool in use, 0 to 1")
     parser.add_argument("--backtest", metavar="OUT.csv", help="write what would have been said at every row")
     parser.add_argument("--json", action="store_true", help=f"one JSON document (schema {SCHEMA})")
@@ -55,9 +57,12 @@ def run(args: argparse.Namespace) -> int:
     scale = forecaster.capacity_tokens if args.usage else 1.0
     if args.usage and not series.looks_like_usage:
         raise BadValueError(
-            f"--usage: {printable(series.column, 60)} has values above 1", fix="divide percent by 100, or leave --usage away"
+            f"--usage: {printable(series.column, 60)} has values above 1",
+            fix="divide percent by 100, or leave --usage away",
         )
-    told = [(minute, forecaster.observe(minute, None if value is None else value * scale)) for minute, value in series.rows]
+    told = [
+        (minute, forecaster.observe(minute, None if value is None else value * scale)) for minute, value in series.rows
+    ]
     last = next(forecast for _, forecast in reversed(told) if forecast is not None)
     if args.backtest:
         write_whole(args.backtest, _backtest(series, told).encode(), "--backtest")

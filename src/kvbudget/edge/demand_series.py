@@ -77,7 +77,9 @@ def demand_of(lines: Iterable[str], source: str, column: str) -> DemandSeries:
             text = row[time_at].strip()
             is_stamp = not text.isdigit()
             if stamped is not None and is_stamp != stamped:
-                raise BadValueError(f"{where}: minutes are numbers in some rows and stamps in others", fix="use one form")
+                raise BadValueError(
+                    f"{where}: minutes are numbers in some rows and stamps in others", fix="use one form"
+                )
             stamped = is_stamp
             minute = _minute(text, where)
             if found and minute <= found[-1][0]:

@@ -36,7 +36,9 @@ class Stretch:
     def around(self, low: float, middle: float, high: float) -> Interval:
         """The interval, from bounds that were learned beforehand."""
         return Interval(
-            middle - self._below * max(middle - low, _THINNEST), middle, middle + self._above * max(high - middle, _THINNEST)
+            middle - self._below * max(middle - low, _THINNEST),
+            middle,
+            middle + self._above * max(high - middle, _THINNEST),
         )
 
     def learn(self, told: Interval, truth: float, *, count: bool) -> None:
