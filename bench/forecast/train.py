@@ -86,7 +86,10 @@ def prior_of(chances: Any) -> list[str]:
     """How often which chance is given: (share of decisions, sum of chances a decision), by twentieths."""
     bins = np.minimum((chances * 20).astype(int), 19)
     counts, sums = np.bincount(bins, minlength=20), np.bincount(bins, weights=chances, minlength=20)
-    rows = [f"    ({count / len(chances):.4g}, {total / len(chances):.4g})," for count, total in zip(counts, sums)]
+    rows = [
+        f"    ({count / len(chances):.4g}, {total / len(chances):.4g}),"
+        for count, total in zip(counts, sums, strict=True)
+    ]
     return ["", "PRIOR: Final = (", *rows, ")"]
 
 

@@ -1,4 +1,4 @@
-"""Decides how far a chance that was learned elsewhere holds for this series, and from which chance on a warning is worth it.
+"""Decides how far a chance that was learned elsewhere holds for this series, and from which one on to warn.
 
 Every minute tells of any limit one can think of whether it was reached, not only of the one that matters, which may not
 have been reached for weeks. So two imagined limits a minute, at changing distances above the level, are foretold and
@@ -57,11 +57,11 @@ class Calibration:
         self._imagined.append(())
 
     def learn(self, highest: float, *, known: bool) -> None:
-        """The log of the maximum of the horizon after the oldest minute that was imagined for. `known`: not filled in."""
-        for limit, odds in self._imagined.popleft():
+        """The log of the maximum of the horizon after the oldest minute imagined for. `known`: not filled in."""
+        for limit, told in self._imagined.popleft():
             if not known:
                 continue
-            odds = min(_MOST_ODDS, max(_LEAST_ODDS, odds))
+            odds = min(_MOST_ODDS, max(_LEAST_ODDS, told))
             error = (highest >= limit) - _logistic(self._shift + self._stretch * odds)
             self._shift += _RATE * error - _BACK * self._shift
             self._stretch += _RATE * _STRETCH_RATE * error * odds - _BACK * (self._stretch - 1.0)

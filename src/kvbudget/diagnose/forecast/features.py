@@ -4,7 +4,7 @@ All of them are ratios, as logs: a series in other units, or ten times as large,
 hold for any limit; `beside` says how they stand to one.
 """
 
-from math import log
+from math import exp, log
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -46,8 +46,8 @@ NAMES: Final = (
 def situation_of(history: History) -> Situation:
     """Everything at the last minute of a history that is not empty."""
     level, horizon = history.level[-1], history.horizon
-    base = 2.718281828459045**level
-    highs = [log(max(max(history.tokens[-minutes:]), history.floor())) - level for minutes in (10, 30, 60, 180)]
+    base = exp(level)
+    highs = [log(max(*history.tokens[-minutes:], history.floor())) - level for minutes in (10, 30, 60, 180)]
     values = [
         log(max(history.mean(3), history.floor()) / max(history.mean(3, back=3), history.floor())),
         *[history.change(minutes) for minutes in (5, 10, 20, 30)],
@@ -79,7 +79,7 @@ def beside(situation: Situation, limit: float) -> list[float]:
         *values,
         distance,
         *[values[at] - distance for at in _COMPARED],
-        *[distance / (2.718281828459045 ** values[at] + 0.02) for at in _SCALES],
+        *[distance / (exp(values[at]) + 0.02) for at in _SCALES],
     ]
 
 

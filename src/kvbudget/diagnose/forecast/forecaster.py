@@ -39,10 +39,11 @@ _NAME: Final = "forecast"
 class Forecast:
     """What is expected after `minute`. Tokens are demand: what would have to be in flight to serve everybody.
 
-    `probability`: that demand reaches `limit_tokens` (95 % of capacity) within the horizon; 1 where it has. `expected`,
-    `low` and `high`: of the maximum within the horizon; the interval holds it in `interval.NOMINAL` of the cases.
-    `alarm_above`: the probability from which on it warns. `minutes_to_limit`: when it is reached, if it is; 0 where it has been. `maturity`: "cold" (under 15 minutes seen),
-    "first day" (no season yet), "first week" or "week". `filled`: of the last horizon's minutes, those without a value.
+    `probability`: that demand reaches `limit_tokens` (95 % of capacity) within the horizon; 1 where it has.
+    `alarm_above`: the probability from which on it warns. `minutes_to_limit`: when the limit is reached, if it is; 0
+    where it has been. `expected`, `low` and `high`: of the maximum within the horizon; the interval holds it in
+    `interval.NOMINAL` of the cases. `maturity`: "cold" (under 15 minutes seen), "first day" (no season yet), "first
+    week" or "week". `filled`: of the last horizon's minutes, those without a value.
     """
 
     minute: int
