@@ -13,6 +13,7 @@ from pathlib import Path
 from kvbudget.cli.main import COMMANDS, parser_of
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
+from kvbudget.edge.demand import FORECAST_GAUGES
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES

@@ -8,6 +8,7 @@ and counts that are burstier than a Poisson process. Its unit means nothing.
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 DAY = 1440
 Series = NDArray[np.float64]
@@ -17,9 +18,12 @@ def demand(seed: int, days: int = 14) -> Series:
     """One value a minute. The same seed gives the same series."""
     rng = np.random.default_rng(seed)
     minutes = days * DAY
+    if rng.random() < 0.35:
+        return _plain(rng, minutes, days)
     total = _clients(rng, minutes)
     mean = float(total.mean())
     _bursts(rng, total, mean, days)
+    _ramps(rng, total, mean, days)
     _jobs(rng, total, mean, days)
     _shifts(rng, total)
     requests = np.exp(rng.uniform(np.log(50), np.log(2e4)))  # a minute
@@ -28,6 +32,21 @@ def demand(seed: int, days: int = 14) -> Series:
     rough = np.exp(_drift(rng, minutes, 2, 1.0) * rng.uniform(0, 0.04))
     counted: Series = rng.gamma(np.maximum(wanted / spread, 1e-4)) * spread * rough
     return counted / requests * 1e6
+
+
+def _plain(rng: Generator, minutes: int, days: int) -> Series:
+    """One season, one drift, one noise: what is left where many clients average out."""
+    time = np.arange(minutes)
+    height = rng.uniform(0, 0.9) * np.sin(2 * np.pi * time / DAY + rng.uniform(0, 6))
+    height += _drift(rng, minutes, np.exp(rng.uniform(np.log(20), np.log(2000))), rng.uniform(0.02, 0.45))
+    for _ in range(rng.poisson(rng.choice([0, 0.5, 2, 4]) * days)):
+        start = int(rng.integers(0, minutes))
+        height[start : start + int(rng.integers(5, 90))] += rng.uniform(0.1, 0.9)
+    total = np.exp(height)
+    _ramps(rng, total, float(total.mean()), days)
+    _shifts(rng, total)
+    noise: Series = np.maximum(0.0, rng.normal(1, np.exp(rng.uniform(np.log(0.003), np.log(0.08))), minutes))
+    return total * noise * 1e6
 
 
 def _clients(rng: Generator, minutes: int) -> Series:
@@ -59,10 +78,8 @@ def _drift(rng: Generator, minutes: int, memory: float, deviation: float) -> Ser
     """A process that comes back to 0 within about `memory` minutes."""
     keep = np.exp(-1 / memory)
     steps = rng.standard_normal(minutes) * deviation * np.sqrt(1 - keep * keep)
-    value, found = rng.standard_normal() * deviation, np.empty(minutes)
-    for at in range(minutes):
-        value = keep * value + steps[at]
-        found[at] = value
+    steps[0] = rng.standard_normal() * deviation
+    found: Series = lfilter([1.0], [1.0, -keep], steps)
     return found
 
 
@@ -94,6 +111,16 @@ def _bursts(rng: Generator, total: Series, mean: float, days: int) -> None:
         shape = peaked if rng.random() < 0.7 else np.ones(long)
         part = total[start : start + long]
         part += height * shape[: len(part)]
+
+
+def _ramps(rng: Generator, total: Series, mean: float, days: int) -> None:
+    """Demand that goes up in a straight line, stays and goes again: a launch, a failover, a batch that fans out."""
+    for _ in range(rng.poisson(rng.choice([0.0, 0.2, 0.6]) * days)):
+        start, up = int(rng.integers(0, len(total))), int(rng.integers(15, 150))
+        stay, down = int(rng.integers(0, 180)), int(rng.integers(5, 120))
+        part = total[start : start + up + stay + down]
+        shape = np.interp(np.arange(len(part)), [0, up, up + stay, up + stay + down], [0, 1, 1, 0])
+        part += mean * rng.uniform(0.3, 2.5) * shape
 
 
 def _jobs(rng: Generator, total: Series, mean: float, days: int) -> None:

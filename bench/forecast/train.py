@@ -18,7 +18,7 @@ from kvbudget.diagnose.forecast.features import NAMES, PLAIN, Situation, beside,
 from kvbudget.diagnose.forecast.history import History
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "src/kvbudget/diagnose/forecast/learned"
-FIRST_SEED = 10_000
+FIRST_SEED = 20_000
 HORIZONS = (10, 15, 20, 45, 60, 90, 120)
 LIMITS, SAMPLES = 4, 260  # of one series, and minutes of one limit
 WIDTH = 116
@@ -113,7 +113,7 @@ def save(name: str, sentence: str, models: dict[str, Any], more: list[str] | Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--series", type=int, default=1200)
+    parser.add_argument("--series", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", help="keep the rows in this .npz, or take them from there")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`kvbudget forecast`: how likely demand is to reach 95 % of the pool within the horizon, and how good it was so far."""
+"""`kvbudget forecast`: how likely demand is to reach 95 % of the pool within the horizon, and how good that was."""
 
 import argparse
 import json

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kvbudget import __version__
+from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.reception import Reception
@@ -29,12 +30,12 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 """Takes over what the settings say now: (what changed, what needs a restart). Raises InputError."""
 
 
-def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change: `/v1/mode`,
-    `/v1/reload`, and the drain of an instance."""
+def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch) -> Starlette:
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/forecast`, `/v1/instances`; to change:
+    `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
     registry = CollectorRegistry()
-    gateway.metrics.gauges = lambda: gauges(reception)
+    gateway.metrics.gauges = lambda: [*gauges(reception), *demand.families()]
     registry.register(gateway.metrics)
 
     async def metrics(_: Request) -> Response:
@@ -51,6 +52,9 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
 
     async def state(_: Request) -> Response:
         return JSONResponse(state_of(reception, now_ns()))
+
+    async def forecast(_: Request) -> Response:
+        return JSONResponse(demand.document())
 
     async def mode(request: Request) -> Response:
         try:
@@ -70,7 +74,16 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
         return JSONResponse({"changed": changed, "needs_restart": later})
 
     async def index(_: Request) -> Response:
-        paths = ["/v1/state", "/v1/instances", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
+        paths = [
+            "/v1/state",
+            "/v1/forecast",
+            "/v1/instances",
+            "/v1/mode",
+            "/v1/reload",
+            "/metrics",
+            "/ready",
+            "/health",
+        ]
         return JSONResponse({"kvbudget": __version__, "paths": paths})
 
     return Starlette(
@@ -80,6 +93,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/health", health),
             Route("/ready", ready),
             Route("/v1/state", state),
+            Route("/v1/forecast", forecast),
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),

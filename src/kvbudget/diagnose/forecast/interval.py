@@ -12,7 +12,7 @@ NOMINAL: Final = 0.9
 _BEYOND: Final = (1 - NOMINAL) / 2  # on each side
 _STEP: Final = 0.04  # of a log stretch: one miss widens by 4 %, nineteen hits take it back
 _START: Final = 1.25
-_LEAST, _MOST = 0.1, 30.0
+_LEAST, _MOST = 1e-3, 1e3
 _THINNEST: Final = 0.02  # of the level; a bound that touches the middle could not be stretched
 
 
