@@ -391,7 +391,7 @@ def error_codes() -> str:
 def metrics() -> str:
     """Everything on /metrics."""
     lines = ["## Metrics", "", "On the admin port, `/metrics`.", "", "| name | type | meaning |", "|---|---|---|"]
-    for name, text in GAUGES.items():
+    for name, text in {**GAUGES, **FORECAST_GAUGES}.items():
         lines.append(f"| `{name}` | gauge | {text} |")
     for family in GateMetrics().collect():
         suffix = "_total" if family.type == "counter" else ""
