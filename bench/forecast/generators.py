@@ -14,16 +14,18 @@ DAY = 1440
 Series = NDArray[np.float64]
 
 
-def demand(seed: int, days: int = 14) -> Series:
-    """One value a minute. The same seed gives the same series."""
+def demand(seed: int, days: int = 14, *, ramps: bool = True) -> Series:
+    """One value a minute. The same seed gives the same series. Without `ramps`: many clients only, and bursts that
+    go as they came."""
     rng = np.random.default_rng(seed)
     minutes = days * DAY
-    if rng.random() < 0.35:
+    if ramps and rng.random() < 0.35:
         return _plain(rng, minutes, days)
     total = _clients(rng, minutes)
     mean = float(total.mean())
     _bursts(rng, total, mean, days)
-    _ramps(rng, total, mean, days)
+    if ramps:
+        _ramps(rng, total, mean, days)
     _jobs(rng, total, mean, days)
     _shifts(rng, total)
     requests = np.exp(rng.uniform(np.log(50), np.log(2e4)))  # a minute

@@ -101,14 +101,15 @@ def costs(values: list[float]) -> dict[str, float]:
 
 def table(judgement: dict[str, Any], us: dict[str, float]) -> list[str]:
     """One line a rule."""
-    lines = ["| rule | P | R | F1 | false episodes a day | onsets warned >= 25 min | us a call |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| rule | P | R | F1 | false episodes a day | onsets warned >= 25 min | us a call |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, row in judgement["rules"].items():
         cost = judgement["us"] if name == "forecast" else us[name]
         shown = f"**{name}**" if name == "forecast" else name
-        lines.append(
-            f"| {shown} | {_two(row.precision)} | {_two(row.recall)} | {_two(row.f1)} | {_two(row.false_episodes_per_day)} "
-            f"| {row.warned_onsets} of {row.onsets} | {cost:.0f} |"
-        )
+        figures = [_two(value) for value in (row.precision, row.recall, row.f1, row.false_episodes_per_day)]
+        lines.append(f"| {shown} | {' | '.join(figures)} | {row.warned_onsets} of {row.onsets} | {cost:.0f} |")
     return [*lines, "", f"90 % interval: held {judgement['coverage']:.1%}."]
 
 
@@ -162,7 +163,9 @@ def main() -> None:
         for label, share in SHARES.items():
             judgement = judged(values, share)
             ours = judgement["rules"]["forecast"]
-            say(f"### {pathlib.Path(name).stem}: {label} of minutes at the limit, {ours.positives} of {ours.decisions} decisions\n")
+            say(
+                f"### {pathlib.Path(name).stem}: {label} of minutes at the limit, {ours.positives} of {ours.decisions} decisions\n"
+            )
             say("\n".join(table(judgement, us)) + "\n")
             documents[f"{pathlib.Path(name).stem} {label}"] = {
                 "coverage": judgement["coverage"],

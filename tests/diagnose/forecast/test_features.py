@@ -3,10 +3,10 @@
 from math import log
 
 import pytest
-from made_demand import made_demand
 
 from kvbudget.diagnose.forecast.features import NAMES, PLAIN, beside, situation_of
 from kvbudget.diagnose.forecast.history import History
+from made_demand import made_demand
 
 
 def history_of(values: list[float]) -> History:
