@@ -163,9 +163,9 @@ def main() -> None:
         for label, share in SHARES.items():
             judgement = judged(values, share)
             ours = judgement["rules"]["forecast"]
-            say(
-                f"### {pathlib.Path(name).stem}: {label} of minutes at the limit, {ours.positives} of {ours.decisions} decisions\n"
-            )
+            title = f"{pathlib.Path(name).stem}: {label} of minutes at the limit"
+            say(f"### {title}; {ours.positives} of {ours.decisions} decisions right to warn at
+")
             say("\n".join(table(judgement, us)) + "\n")
             documents[f"{pathlib.Path(name).stem} {label}"] = {
                 "coverage": judgement["coverage"],

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from made_demand import made_demand
 
 from kvbudget.cli.main import main
+from made_demand import made_demand
 
 
 @pytest.fixture
