@@ -164,8 +164,7 @@ def main() -> None:
             judgement = judged(values, share)
             ours = judgement["rules"]["forecast"]
             title = f"{pathlib.Path(name).stem}: {label} of minutes at the limit"
-            say(f"### {title}; {ours.positives} of {ours.decisions} decisions right to warn at
-")
+            say(f"### {title}; {ours.positives} of {ours.decisions} decisions right to warn at\n")
             say("\n".join(table(judgement, us)) + "\n")
             documents[f"{pathlib.Path(name).stem} {label}"] = {
                 "coverage": judgement["coverage"],

@@ -60,10 +60,10 @@ def test_a_backtest_has_every_row_and_rests_on_the_past_alone(demand: Path, tmp_
     run("--series", demand, "--capacity-tokens", "2000000", "--backtest", whole)
     cut.write_text("".join(demand.read_text().splitlines(keepends=True)[:1000]))
     run("--series", cut, "--capacity-tokens", "2000000", "--backtest", part)
-    rows = list(csv.DictReader(whole.open()))
+    rows = list(csv.DictReader(whole.read_text().splitlines()))
     assert list(rows[0]) == ["minute", "alarm", "probability", "low", "high"]
     assert [int(row["minute"]) for row in rows] == list(range(1872))
-    assert rows[:999] == list(csv.DictReader(part.open()))
+    assert rows[:999] == list(csv.DictReader(part.read_text().splitlines()))
     for row in rows:
         assert row["alarm"] in ("0", "1")
         assert 0 <= float(row["probability"]) <= 1
