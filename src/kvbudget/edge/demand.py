@@ -154,7 +154,7 @@ class DemandWatch:
                 families["kvbudget_forecast_demand_tokens"].add_metric([name, bound], value)
         return [family for family in families.values() if family.samples]
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, Any]:
         """All of it as JSON; tokens are integers, `drain` is in blocks."""
         return {
             "schema": SCHEMA,
@@ -162,7 +162,7 @@ class DemandWatch:
             "instances": [self._document_of(one) for one in self._watched],
         }
 
-    def _document_of(self, one: _Watched) -> dict[str, object]:
+    def _document_of(self, one: _Watched) -> dict[str, Any]:
         gate, now_ns = one.member.gate, self._now_ns()
         demand = self._demand(one)
         return {
