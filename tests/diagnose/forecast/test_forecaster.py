@@ -1,6 +1,7 @@
 """Forecasts rest on the past alone, say what they do not know, and are scored by what came."""
 
 import time
+from collections.abc import Sequence
 from math import inf, nan
 from statistics import median
 
@@ -11,12 +12,12 @@ from kvbudget.errors import BadValueError
 from made_demand import made_demand
 
 
-def run(forecaster: Forecaster, values: list[float | None], first: int = 0) -> list[Forecast | None]:
+def run(forecaster: Forecaster, values: Sequence[float | None], first: int = 0) -> list[Forecast | None]:
     return [forecaster.observe(first + at, value) for at, value in enumerate(values)]
 
 
 def told(forecaster: Forecaster, values: list[float], first: int = 0) -> list[Forecast]:
-    return [one for one in run(forecaster, list(values), first) if one is not None]
+    return [one for one in run(forecaster, values, first) if one is not None]
 
 
 def test_another_future_changes_nothing_that_was_said_before() -> None:
