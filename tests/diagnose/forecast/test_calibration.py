@@ -43,7 +43,7 @@ def prior(chance: float, share: float) -> tuple[tuple[float, float], ...]:
 
 
 def test_sure_chances_warn_late_and_unsure_ones_early() -> None:
-    assert Threshold(prior(0.95, 0.1)).value > 0.44
+    assert Threshold(prior(0.95, 0.1)).value > 0.42
     assert 0.1 <= Threshold(prior(0.3, 0.1)).value < 0.3
 
 
