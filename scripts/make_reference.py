@@ -14,6 +14,7 @@ from kvbudget.cli.main import COMMANDS, parser_of
 from kvbudget.diagnose.verdict import CODES
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
+from kvbudget.edge.demand import FORECAST_GAUGES
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
@@ -414,7 +415,7 @@ def error_codes() -> str:
 def metrics() -> str:
     """Everything on /metrics."""
     lines = ["## Metrics", "", "On the admin port, `/metrics`.", "", "| name | type | meaning |", "|---|---|---|"]
-    for name, text in GAUGES.items():
+    for name, text in {**GAUGES, **FORECAST_GAUGES}.items():
         lines.append(f"| `{name}` | gauge | {text} |")
     for family in GateMetrics().collect():
         suffix = "_total" if family.type == "counter" else ""

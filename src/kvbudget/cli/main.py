@@ -32,6 +32,7 @@ COMMANDS = {
     "simulate": "admission policies under a trace or a made load, before a model of the engine",
     "diagnose": "what is wrong with an engine's KV cache, how sure that is, and what to do first",
     "dashboards": "Grafana dashboards, Prometheus rules with their tests, and a stack to run them",
+    "forecast": "how likely demand is to reach the pool within the next half hour, and how good such forecasts were",
     "replay": "open-loop load from a trace against a real endpoint",
 }
 # argparse asks gettext for every word that it might show, and gettext imports locale; our own words have no other

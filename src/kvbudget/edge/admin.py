@@ -14,6 +14,7 @@ from starlette.routing import Route
 from kvbudget import __version__
 from kvbudget.diagnose.finding import Diagnosis
 from kvbudget.diagnose.verdict import CODES
+from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.findings import Findings
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
@@ -35,14 +36,14 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 """Takes over what the settings say now: (what changed, what needs a restart). Raises InputError."""
 
 
-def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`; to
-    change: `/v1/mode`, `/v1/reload`, and the drain of an instance."""
+def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch) -> Starlette:
+    """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`,
+    `/v1/forecast`; to change: `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
     simulator = Simulator()
     registry = CollectorRegistry()
     findings = Findings(gateway, now_ns)
-    gateway.metrics.gauges = lambda: gauges(reception, findings.latest)
+    gateway.metrics.gauges = lambda: [*gauges(reception, findings.latest), *demand.families()]
     registry.register(gateway.metrics)
 
     async def metrics(_: Request) -> Response:
@@ -65,6 +66,9 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
         await findings.refresh()
         return JSONResponse(findings.document())
 
+    async def forecast(_: Request) -> Response:
+        return JSONResponse(demand.document())
+
     async def mode(request: Request) -> Response:
         try:
             wanted = (await request.json())["shadow"]
@@ -85,7 +89,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
     async def index(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/live", status_code=307)
-        paths = ["/live", "/ledger", "/simulate", "/v1/state", "/v1/instances", "/v1/findings"]
+        paths = ["/live", "/ledger", "/simulate", "/v1/state", "/v1/instances", "/v1/findings", "/v1/forecast"]
         paths += ["/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
         return JSONResponse({"kvbudget": __version__, "paths": paths})
 
@@ -97,6 +101,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/ready", ready),
             Route("/v1/state", state),
             Route("/v1/findings", found),
+            Route("/v1/forecast", forecast),
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),

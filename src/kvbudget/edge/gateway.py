@@ -279,6 +279,9 @@ class Gateway:
         field = "max_tokens" if flow.ask is None else flow.ask.max_new_field
         flow.let_go()
         self.metrics.refusals[command.refusal] += 1
+        if command.refusal in _LACKS_ROOM:
+            asked = self._default_new_tokens if command.max_new_tokens is None else command.max_new_tokens
+            self.metrics.refused_block_tokens += command.needed_blocks * asked
         self.metrics.outcomes[outcome_of(command.refusal)] += 1
         exchange, request_id = flow.exchange, flow.identity.request_id
         status, headers, body = self.refuser.answer(
@@ -459,3 +462,4 @@ def record_of(flow: Flow, ask: Ask) -> Record:
 # There is nobody to forward to: refused in shadow mode as well.
 _OF_THE_ENGINE: Final = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
 _BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
+_LACKS_ROOM: Final = frozenset({Refusal.POOL_FULL, Refusal.QUEUE_FULL, Refusal.DEADLINE, Refusal.TENANT_SHARE})

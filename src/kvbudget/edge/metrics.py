@@ -98,6 +98,8 @@ class GateMetrics(Collector):
         self.token_drift = 0
         self.retries = 0
         self.ledger_errors = 0
+        # Blocks that refused requests would have been promised, times the new tokens they asked for (`edge.demand`).
+        self.refused_block_tokens = 0
 
     def collect(self) -> Iterator[Metric]:
         """All families, gauges first."""

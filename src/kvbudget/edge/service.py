@@ -16,6 +16,7 @@ from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
+from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
@@ -146,6 +147,7 @@ class GateService:
             instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
             instance.found_up = self._heed_contexts
         self.use_api_keys()
+        self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
@@ -194,13 +196,16 @@ class GateService:
             raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
             AdminAccess(
-                admin_app(self.reception, time.monotonic_ns, self._reload), settings.admin_host, settings.admin_token
+                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand),
+                settings.admin_host,
+                settings.admin_token,
             ),
             settings.admin_host,
             settings.admin_port,
         )
         for instance in self.instances:
             instance.start()
+        self.demand.start()
         if self._learned is not None:
             self._learned.keep()
 
@@ -244,6 +249,7 @@ class GateService:
 
     async def close(self) -> None:
         """End everything; may be called in any state."""
+        await self.demand.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:

@@ -24,6 +24,14 @@ def room_for(gate: "Gate", event: Arrived, now_ns: int) -> Blocks | None:
     return None if isinstance(resolved, Refusal) else gate.trial.room_for(event, *resolved, now_ns)
 
 
+def free_blocks_in(gate: "Gate", within_ns: int, now_ns: int) -> Blocks:
+    """Blocks that will not be promised that much later, if nobody comes: those that are free, and those of whoever is
+    expected to have ended by then (as Retry-After expects it), at most the whole pool."""
+    ledger, remaining_ns = gate.ledger, gate.expectation.remaining_ns
+    ending = sum([living.net_blocks for living in ledger if remaining_ns(living, now_ns) <= within_ns])
+    return Blocks(max(0, min(ledger.capacity_blocks, gate.free_blocks() + ending)))
+
+
 def prospect_of(gate: "Gate", event: Arrived, now_ns: int) -> Prospect:
     """How long it would wait. Only for a request that this gate can serve at all."""
     resolved = gate.resolver.resolve(event)
