@@ -29,7 +29,7 @@ def test_the_reference_shows_no_marker_of_the_parser() -> None:
 
 def test_the_reference_has_every_command_and_finding() -> None:
     text = (ROOT / "docs" / "reference.md").read_text()
-    commands = ("plan", "check", "receipt", "models", "gpus", "serve", "engine", "replay")
+    commands = ("plan", "check", "receipt", "models", "gpus", "serve", "engine", "replay", "forecast")
     assert {name for name in commands if f"### kvbudget {name}\n" not in text} == set()
     codes = ("max_model_len_too_large", "cache_types_differ", "command_unclear", "pool_changed", "tightest_rank")
     assert {code for code in codes if f"| `{code}` |" not in text} == set()
