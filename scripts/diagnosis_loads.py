@@ -86,35 +86,37 @@ async def clients(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@asynccontextmanager
-async def together(client: httpx.AsyncClient, *loads: Load) -> AsyncIterator[None]:
+def together(*loads: Load) -> Load:
     """Several loads at the same time."""
-    async with contextlib.AsyncExitStack() as stack:
-        for one in loads:
-            await stack.enter_async_context(one(client))
-        yield
 
-
-@asynccontextmanager
-async def while_paused(client: httpx.AsyncClient, arriving: Load) -> AsyncIterator[None]:
-    """The scheduler stands still and requests arrive (`/pause` of vLLM's development mode)."""
-    (await client.post("/pause?mode=keep")).raise_for_status()
-    try:
-        async with arriving(client):
+    @asynccontextmanager
+    async def all_of_them(client: httpx.AsyncClient) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for one in loads:
+                await stack.enter_async_context(one(client))
             yield
-    finally:
-        (await client.post("/resume")).raise_for_status()
+
+    return all_of_them
+
+
+def while_paused(arriving: Load) -> Load:
+    """The scheduler stands still and requests arrive (`/pause` of vLLM's development mode)."""
+
+    @asynccontextmanager
+    async def standing_still(client: httpx.AsyncClient) -> AsyncIterator[None]:
+        (await client.post("/pause?mode=keep")).raise_for_status()
+        try:
+            async with arriving(client):
+                yield
+        finally:
+            (await client.post("/resume")).raise_for_status()
+
+    return standing_still
 
 
 def of_adapter(name: str) -> Body:
     """Requests to a LoRA adapter of that name."""
     return lambda _: {"model": name}
-
-
-def slow_grammar(number: int) -> dict[str, Any]:
-    """A structured output whose grammar takes long to compile; no two are the same."""
-    words = "|".join(f"w{number}x{word}y{word * 7919 % 997}" for word in range(300))
-    return {"structured_outputs": {"regex": f"(({words}) ){{1,{40 + number % 20}}}"}}
 
 
 def ends_by_itself(_: int) -> dict[str, Any]:

@@ -4,9 +4,8 @@ What is wrong with each of them is not said here but in `tests/corpus/labels.tom
 """
 
 from dataclasses import dataclass
-from functools import partial
 
-from diagnosis_loads import Load, ends_by_itself, load, nobody, of_adapter, slow_grammar, together, while_paused
+from diagnosis_loads import Load, ends_by_itself, load, nobody, of_adapter, together, while_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +75,10 @@ VLLM = (
               load(4, 192, 150, shared=160)),
         State("two-of-four", "2 clients, 192 in of which 160 shared, 150 out", load(2, 192, 150, shared=160)),
     )),
-    Group("batches", (*LARGE, "--max-num-batched-tokens=64", "--max-num-seqs=48"), (
-        State("prefill", "32 clients, 900 in and 2 out, 64 tokens a step", load(32, 900, 2), settle_s=8),
-        State("prefill-sharing", "24 clients, 900 in of which 448 shared, 4 out, 64 tokens a step",
-              load(24, 900, 4, shared=448), settle_s=8),
+    Group("batches", (*LARGE, "--max-num-batched-tokens=32", "--max-num-seqs=24"), (
+        State("prefill", "48 clients, 900 in and 2 out, 32 tokens a step", load(48, 900, 2), settle_s=8),
+        State("prefill-sharing", "40 clients, 900 in of which 448 shared, 4 out, 32 tokens a step",
+              load(40, 900, 4, shared=448), settle_s=8),
         State("decoding", "4 clients, 60 in of which 32 shared, 200 out", load(4, 60, 200, shared=32)),
     )),
     Group("queue-limit", (*SMALL, "--max-num-queued-reqs=4"), (
@@ -93,7 +92,7 @@ VLLM = (
               load(16, 800, 20, shared=64, pause_s=0.2)),
     )),
     Group("no-cache", (*SMALL, "--no-enable-prefix-caching"), (
-        State("moderate", "3 clients that share 320 of 384 tokens, 40 out", load(3, 384, 40, shared=320)),
+        State("moderate", "4 clients that share 320 of 384 tokens, 80 out", load(4, 384, 80, shared=320)),
         State("storm", "24 clients, 96 in of which 64 shared, 400 out", STORM, settle_s=8),
     )),
     Group("wide", WIDE, (
@@ -110,11 +109,9 @@ VLLM = (
     )),
     Group("adapters", (*LARGE, "--enable-lora", "--max-loras=1", "--max-lora-rank=8", "--lora-modules", "a={adapter}", "b={adapter}"), (
         State("lora", "3 clients of adapter a with answers of 700, 8 of adapter b; one adapter fits at a time",
-              partial(together, load(3, 96, 700, shared=64, body=of_adapter("a")),
-                      load(8, 96, 700, shared=64, body=of_adapter("b")))),
-        State("grammar", "8 clients, each request with a grammar of its own that takes long to compile",
-              load(8, 96, 60, shared=64, body=slow_grammar)),
-        State("paused", "the scheduler is paused, then 6 clients ask", partial(while_paused, load(6, 96, 100, shared=64))),
+              together(load(3, 96, 700, shared=64, body=of_adapter("a")),
+                       load(8, 96, 700, shared=64, body=of_adapter("b")))),
+        State("paused", "the scheduler is paused, then 6 clients ask", while_paused(load(6, 96, 100, shared=64))),
         State("moderate", "5 clients of adapter a, 96 in of which 64 shared, 100 out",
               load(5, 96, 100, shared=64, body=of_adapter("a"))),
     )),
