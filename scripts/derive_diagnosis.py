@@ -488,7 +488,8 @@ def _federated(text: str) -> str:
             continue
         labels, _, value = rest.rpartition("} ")
         pairs = re.findall(r'(\w+="(?:[^"\\]|\\.)*")', labels)
-        lines.append(f"{name}{{{','.join(['instance="10.1.0.7:8000"', 'job="llm"', *reversed(pairs)])}}} {value} 1764500000000")
+        told = ",".join(['instance="10.1.0.7:8000"', 'job="llm"', *reversed(pairs)])
+        lines.append(f"{name}{{{told}}} {value} 1764500000000")
     return "".join(f"{line}\n" for line in lines)
 
 
