@@ -454,6 +454,10 @@ def of_recorded() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     )
     for name, of, doing, change in renamed:
         yield _line(name, of, doing), {end: change(_recorded(of, end)) for end in "ab"}
+    yield {**_line("one-scrape-storm", "vllm.small.storm", "one scrape alone"), "single": True}, {"b": _recorded("vllm.small.storm", "b")}
+    for name, of, flag in (("four-of-four-told", "vllm.seqs.four-of-four", "--max-num-seqs=4"), ("half-kept-free-told", "vllm.watermark.half-kept-free", "--max-num-seqs=64")):
+        told = _line(name, of, f"the same, and the operator tells {flag}, which vLLM does not export")
+        yield {**told, "arguments": [flag]}, {end: _recorded(of, end) for end in "ab"}
     for name, first, second, doing in (
         ("ranks-storm-and-moderate", "vllm.small.storm", "vllm.small.moderate", "two data-parallel engines: one in a storm, one at ease"),
         ("ranks-both-moderate", "vllm.small.moderate", "vllm.small.quiet-after-storm", "two data-parallel engines, both at ease"),
@@ -498,9 +502,13 @@ def _open_metrics(text: str) -> str:
 
 
 def _merged(first: str, second: str) -> str:
-    blocks = [re.split(r"^(?=# TYPE )", text, flags=re.MULTILINE) for text in (first, second.replace('engine="0"', 'engine="1"'))]
-    others = {block.partition("\n")[0]: block.partition("\n")[2] for block in blocks[1]}
-    return "".join(block + ("" if "vllm:" not in block else others.get(block.partition("\n")[0], "")) for block in blocks[0])
+    blocks = [re.split(r"^(?=# TYPE )", text, flags=re.MULTILINE) for text in (first, second)]
+    others = {block.partition("\n")[0]: block.splitlines()[1:] for block in blocks[1]}
+    merged = ""
+    for block in blocks[0]:
+        ours = [line.replace('engine="0"', 'engine="1"') for line in others.get(block.partition("\n")[0], ()) if 'engine="0"' in line]
+        merged += block + "".join(f"{line}\n" for line in ours)
+    return merged
 
 
 def main() -> int:

@@ -99,21 +99,6 @@ def together(*loads: Load) -> Load:
     return all_of_them
 
 
-def while_paused(arriving: Load) -> Load:
-    """The scheduler stands still and requests arrive (`/pause` of vLLM's development mode)."""
-
-    @asynccontextmanager
-    async def standing_still(client: httpx.AsyncClient) -> AsyncIterator[None]:
-        (await client.post("/pause?mode=keep")).raise_for_status()
-        try:
-            async with arriving(client):
-                yield
-        finally:
-            (await client.post("/resume")).raise_for_status()
-
-    return standing_still
-
-
 def of_adapter(name: str) -> Body:
     """Requests to a LoRA adapter of that name."""
     return lambda _: {"model": name}

@@ -5,7 +5,7 @@ What is wrong with each of them is not said here but in `tests/corpus/labels.tom
 
 from dataclasses import dataclass
 
-from diagnosis_loads import Load, ends_by_itself, load, nobody, of_adapter, together, while_paused
+from diagnosis_loads import Load, ends_by_itself, load, nobody, of_adapter, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,6 @@ VLLM = (
         State("lora", "3 clients of adapter a with answers of 700, 8 of adapter b; one adapter fits at a time",
               together(load(3, 96, 700, shared=64, body=of_adapter("a")),
                        load(8, 96, 700, shared=64, body=of_adapter("b")))),
-        State("paused", "the scheduler is paused, then 6 clients ask", while_paused(load(6, 96, 100, shared=64))),
         State("moderate", "5 clients of adapter a, 96 in of which 64 shared, 100 out",
               load(5, 96, 100, shared=64, body=of_adapter("a"))),
     )),
@@ -129,7 +128,7 @@ EMBEDDED = (
         State("busy", "44 clients, 400 in and 250 out: no room is lacking, nobody waits", load(44, 400, 250, apart_s=0.1), settle_s=9),
         State("storm", "120 clients, 300 in and 600 out", load(120, 300, 600), settle_s=16, window_s=6),
         State("idle-after-storm", "nobody asks any more", nobody),
-        State("filling", "60 clients, 1,500 in and 4 out: prompts fill the pool, answers do not grow",
+        State("filling", "60 clients, 1,500 in and 4 out",
               load(60, 1500, 4), window_s=5),
     )),
     Group("mid-again", (*BLOCKS_2K, "--step-cost=0.03"), (

@@ -147,7 +147,6 @@ def vllm(venv: Path, group: Group) -> Iterator[str]:
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
         "PYTHONPATH": str(ROOT / "tests" / "engine" / "without_spinning"), "VLLM_CACHE_ROOT": str(CACHE / "vllm"),
-        "VLLM_SERVER_DEV_MODE": "1",  # /pause
     }  # fmt: skip
     subprocess.run([venv / "bin" / "python", ROOT / "scripts" / "make_tiny_model.py", model], check=True, env=environment)
     write_adapter(adapter)
