@@ -137,7 +137,7 @@ EMBEDDED = (
         State("moderate", "12 clients, 800 in and 100 out", load(12, 800, 100, apart_s=0.1)),
     ), before="mid.filling"),
     Group("quick", (*BLOCKS_2K, "--step-cost=0.003"), (
-        State("runaway", "5 clients, 20 in, and answers that run on to 6,000 tokens", load(5, 20, 6000), settle_s=18),
+        State("runaway", "5 clients, 20 in, and answers that run on to 6,000 tokens", load(5, 20, 6000), settle_s=13, window_s=9),
     )),
     Group("seqs", ("--num-blocks=8193", "--block-size=16", "--max-model-len=8192", "--max-num-seqs=32", "--step-cost=0.03"), (
         State("full", "80 clients, 300 in and 200 out; 32 may run", load(80, 300, 200)),
