@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kvbudget import __version__
 from kvbudget.cli.planning.extras import workload_facts
@@ -23,6 +23,9 @@ from kvbudget.planner.budget.record import (
     section,
 )
 from kvbudget.planner.request import Plan
+
+if TYPE_CHECKING:
+    from kvbudget.cli.plan import Planned
 
 _LONGEST_PATH = 4096  # a whole command may stand where a file could
 
@@ -63,7 +66,32 @@ def keep_plan(
 
 def present_budget(reviewed: Document, path: str, model: str | None = None) -> Document:
     """The budget of the plan made again from the inputs of `reviewed`, the file at `path`. Raises InputError."""
+    parsed = _inputs_of(reviewed, path, model)
+    found = _planned(parsed)
+    inputs = section(reviewed, "inputs")
+    return budget_of(
+        found.plan,
+        Inputs(str(inputs.get("model")), section(inputs, "flags")),  # type: ignore[arg-type] # TOML's plain values
+        written=today(),
+        written_by=__version__,
+        config_sha256=config_fingerprint(found.inputs.checkpoint.config),
+        workload=workload_facts(found.extras, parsed),
+    )
+
+
+def planned_again(reviewed: Document, path: str, model: str | None = None) -> Plan:
+    """The plan made again from the inputs of `reviewed`, the file at `path`. Raises InputError."""
+    return _planned(_inputs_of(reviewed, path, model)).plan
+
+
+def _planned(parsed: argparse.Namespace) -> "Planned":
     from kvbudget.cli import plan as plan_command
+
+    return plan_command.planned(parsed)
+
+
+def _inputs_of(reviewed: Document, path: str, model: str | None) -> argparse.Namespace:
+    """The command line of `plan` that a budget keeps."""
     from kvbudget.cli.main import parser_of
 
     named, *flags = arguments_of(reviewed)
@@ -74,16 +102,7 @@ def present_budget(reviewed: Document, path: str, model: str | None = None) -> D
     _find_files(parsed, path)
     if not parsed.model and parsed.command_line is None:
         raise BadConfigError(f"{path[-200:]}: [inputs] names no model", fix="write it anew: kvbudget plan ... --write")
-    found = plan_command.planned(parsed)
-    inputs = section(reviewed, "inputs")
-    return budget_of(
-        found.plan,
-        Inputs(str(inputs.get("model")), section(inputs, "flags")),  # type: ignore[arg-type] # TOML's plain values
-        written=today(),
-        written_by=__version__,
-        config_sha256=config_fingerprint(found.inputs.checkpoint.config),
-        workload=workload_facts(found.extras, parsed),
-    )
+    return parsed
 
 
 def today() -> str:

@@ -29,6 +29,7 @@ COMMANDS = {
     "reload": "let a running gate take over its kvbudget.toml, and say what changed",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
     "simulate": "admission policies under a trace or a made load, before a model of the engine",
+    "diagnose": "what is wrong with an engine's KV cache, how sure that is, and what to do first",
     "replay": "open-loop load from a trace against a real endpoint",
 }
 # argparse asks gettext for every word that it might show, and gettext imports locale; our own words have no other

@@ -1,6 +1,6 @@
 """The control plane on its own port: metrics, health, readiness and the state of the gate, for people and machines."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +12,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kvbudget import __version__
+from kvbudget.diagnose.finding import Diagnosis
+from kvbudget.diagnose.verdict import CODES
+from kvbudget.edge.findings import Findings
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.reception import Reception
@@ -30,14 +33,16 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 
 
 def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -> Starlette:
-    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`; to change: `/v1/mode`,
-    `/v1/reload`, and the drain of an instance."""
+    """The ASGI application: `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`; to change:
+    `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
     registry = CollectorRegistry()
-    gateway.metrics.gauges = lambda: gauges(reception)
+    findings = Findings(gateway, now_ns)
+    gateway.metrics.gauges = lambda: gauges(reception, findings.latest)
     registry.register(gateway.metrics)
 
     async def metrics(_: Request) -> Response:
+        await findings.refresh()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def health(_: Request) -> Response:
@@ -51,6 +56,10 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
 
     async def state(_: Request) -> Response:
         return JSONResponse(state_of(reception, now_ns()))
+
+    async def found(_: Request) -> Response:
+        await findings.refresh()
+        return JSONResponse(findings.document())
 
     async def mode(request: Request) -> Response:
         try:
@@ -70,7 +79,16 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
         return JSONResponse({"changed": changed, "needs_restart": later})
 
     async def index(_: Request) -> Response:
-        paths = ["/v1/state", "/v1/instances", "/v1/mode", "/v1/reload", "/metrics", "/ready", "/health"]
+        paths = [
+            "/v1/state",
+            "/v1/instances",
+            "/v1/findings",
+            "/v1/mode",
+            "/v1/reload",
+            "/metrics",
+            "/ready",
+            "/health",
+        ]
         return JSONResponse({"kvbudget": __version__, "paths": paths})
 
     return Starlette(
@@ -80,6 +98,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload) -
             Route("/health", health),
             Route("/ready", ready),
             Route("/v1/state", state),
+            Route("/v1/findings", found),
             Route("/v1/mode", mode, methods=["POST"]),
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),
@@ -106,18 +125,23 @@ GAUGES = {
     "kvbudget_taken_blocks": "Blocks that are not promised for now: held elsewhere, or of an engine that came back.",
     "kvbudget_instance_draining": "1 if the instance is taken out of service by an operator, else 0.",
     "kvbudget_instance_ejected": "1 if failures in a row took the instance out, else 0.",
+    "kvbudget_finding": "1 while what the code says holds of the instance, else 0; `kvbudget diagnose` has the codes.",
     "kvbudget_queue_requests": "Requests that wait for room.",
     "kvbudget_queue_tokens": "Tokens of the requests that wait.",
 }
 
 
-def gauges(reception: Reception) -> Iterable[Metric]:
-    """The gauges of the contract, computed at scrape time from the ledgers."""
+def gauges(reception: Reception, found: Mapping[str, Diagnosis] | None = None) -> Iterable[Metric]:
+    """The gauges of the contract, computed at scrape time from the ledgers. `found`: by instance."""
     gateway = reception.gateway
     families = {name: GaugeMetricFamily(name, text, labels=_labels(name)) for name, text in GAUGES.items()}
     queues = [member.gate.queue for member in gateway.fleet.members]
     families["kvbudget_queue_requests"].add_metric([], sum([len(queue) for queue in queues]))
     families["kvbudget_queue_tokens"].add_metric([], sum([queue.tokens for queue in queues]))
+    for instance, diagnosis in (found or {}).items():
+        held = {finding.code for finding in diagnosis.findings}
+        for code in CODES:
+            families["kvbudget_finding"].add_metric([instance, code], float(code in held))
     for member in gateway.fleet.members:
         for name, value in _gauges_of(gateway, member).items():
             families[name].add_metric([member.name], value)
@@ -130,7 +154,8 @@ def gauges(reception: Reception) -> Iterable[Metric]:
 def _labels(name: str) -> list[str]:
     if name.startswith("kvbudget_queue_"):  # of all instances: who waits may go to any
         return []
-    return ["instance", "tenant"] if name == "kvbudget_reserved_blocks" else ["instance"]
+    more = {"kvbudget_reserved_blocks": ["tenant"], "kvbudget_finding": ["code"]}
+    return ["instance", *more.get(name, [])]
 
 
 def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:

@@ -79,6 +79,7 @@ class Backend:
         self._down_interval_s = down_interval_s
         self._look_now = asyncio.Event()
         self.on_down: Callable[[], None] = lambda: None
+        self.on_scrape: Callable[[str], None] = lambda text: None  # of an engine that is known, as it came
 
     def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
@@ -188,6 +189,10 @@ class Backend:
         if answer.status != 200:
             return None, f"/metrics answered {answer.status}"
         try:
-            return reading_of(answer.body.decode("utf-8", "replace")), ""
+            text = answer.body.decode("utf-8", "replace")
+            reading = reading_of(text)
         except (ValueError, ArithmeticError, InputError) as error:
             return None, f"/metrics: {error}"
+        if reading.engine:
+            self.on_scrape(text)
+        return reading, ""

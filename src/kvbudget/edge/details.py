@@ -56,6 +56,16 @@ async def details_of(get: Get, engine: str) -> Details:
     return Details(engine=engine)
 
 
+def details_page(engine: str) -> str | None:
+    """Where this engine tells them; None of one that has no such page."""
+    return next((page.path.decode() for page in _PAGES if page.engine == engine), None)
+
+
+def details_in(engine: str, document: dict[str, object]) -> Details | None:
+    """What such a page tells; None if it is another's."""
+    return _READERS[engine](document) if engine in _READERS else None
+
+
 async def _document(get: Get, path: bytes) -> dict[str, object]:
     try:
         answer = await get(path)

@@ -1,38 +1,23 @@
 """Reads what an engine says of itself on /metrics: which engine it is, its pool, and what it holds now."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from kvbudget.engines.other_metrics import (
-    LLAMACPP,
-    SGLANG,
-    TGI,
-    TRTLLM,
-    llamacpp_reading,
-    sglang_reading,
-    tgi_reading,
-    trtllm_reading,
-)
-from kvbudget.engines.readings import EngineReading, Sample, Sums
-from kvbudget.engines.vllm_reading import VLLM, vllm_reading
+from kvbudget.engines.metrics import llamacpp, sglang, tgi, trtllm, vllm
+from kvbudget.engines.metrics.exposition import parsed
+from kvbudget.engines.metrics.span import STARTED
+from kvbudget.engines.readings import EngineReading, Sums, plain_name
 
 __all__ = ["EngineReading", "reading_of"]
 
-# Of the process, not of the engine: prometheus_client exports it wherever it runs on Linux.
-_STARTED = "process_start_time_seconds"
 _ADAPTERS: tuple[tuple[tuple[str, ...], Callable[[Sums], EngineReading]], ...] = (
-    (VLLM, vllm_reading),
-    (SGLANG, sglang_reading),
-    (TGI, tgi_reading),
-    (LLAMACPP, llamacpp_reading),
-    (TRTLLM, trtllm_reading),
+    (vllm.READ_BY_GATE, vllm.reading),
+    (sglang.READ_BY_GATE, sglang.reading),
+    (tgi.READ_BY_GATE, tgi.reading),
+    (llamacpp.READ_BY_GATE, llamacpp.reading),
+    (trtllm.READ_BY_GATE, trtllm.reading),
 )
-# Some collectors on the way write the colon as an underscore.
-_WRITTEN = {name.replace(":", "_"): name for names, _ in _ADAPTERS for name in names}
-_WANTED = frozenset([*_WRITTEN, *_WRITTEN.values(), _STARTED])
-_BEGIN = tuple(sorted({name[:6] for name in _WANTED}))
+_WANTED = frozenset([*(plain_name(name) for names, _ in _ADAPTERS for name in names), STARTED])
 
 
 def reading_of(metrics_text: str) -> EngineReading:
@@ -40,24 +25,13 @@ def reading_of(metrics_text: str) -> EngineReading:
 
     Raises ValueError when a wanted line is damaged, InputError when the pool is one that we cannot account for.
     """
-    lines = "\n".join(_wanted_lines(metrics_text)) + "\n"
-    samples: list[Sample] = []
-    started: float | None = None
-    for family in text_string_to_metric_families(lines):
-        for sample in family.samples:
-            if sample.name == _STARTED:
-                started = sample.value
-            else:
-                name = _WRITTEN.get(sample.name, sample.name)
-                samples.append(Sample(name, sample.labels, sample.value))
-    sums = Sums(samples)
+    told = parsed(metrics_text, _WANTED.__contains__)
+    if told.damaged:
+        raise ValueError(f"{told.damaged} damaged lines in a scrape")
+    sums = Sums(told.samples)
+    started = [sample.value for sample in sums.samples(STARTED)]
+    last = started[-1] if started else None
     for names, read in _ADAPTERS:
         if any(name in sums for name in names):
-            return replace(read(sums), started=started)
-    return EngineReading(None, None, None, None, None, engine="", started=started)
-
-
-def _wanted_lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        if line.startswith(_BEGIN) and line.partition("{")[0].partition(" ")[0] in _WANTED:
-            yield line
+            return replace(read(sums), started=last)
+    return EngineReading(None, None, None, None, None, engine="", started=last)

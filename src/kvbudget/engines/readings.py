@@ -8,9 +8,16 @@ from typing import NamedTuple
 from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.units import Blocks, Tokens
 
-__all__ = ["EnginePool", "EngineReading", "Sample", "Sums", "pool_of_tokens"]
+__all__ = ["EnginePool", "EngineReading", "Sample", "Sums", "plain_name", "pool_of_tokens", "within"]
 
 _LARGEST_COUNT = 1e15
+
+
+def plain_name(name: str) -> str:
+    """A metric's name as it is compared: some collectors write the colon as an underscore, and Ray puts itself before
+    vLLM's names."""
+    name = name.replace(":", "_")
+    return name[4:] if name.startswith("ray_vllm_") else name
 
 
 class Sample(NamedTuple):
@@ -46,23 +53,23 @@ class EngineReading:
 
 
 class Sums:
-    """Samples by name, put together over the ranks and replicas of one engine."""
+    """Samples by plain name, put together over the ranks and replicas of one engine."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
         for sample in samples:
-            self._by_name.setdefault(sample.name, []).append(sample)
+            self._by_name.setdefault(plain_name(sample.name), []).append(sample)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return plain_name(name) in self._by_name
 
     def samples(self, name: str) -> list[Sample]:
         """All of one name."""
-        return self._by_name.get(name, [])
+        return self._by_name.get(plain_name(name), [])
 
     def total(self, name: str, most: float = _LARGEST_COUNT) -> float | None:
         """The sum; None if there is none, or one that cannot be (NaN, infinite, below 0, above `most`)."""
-        return _within(sum([sample.value for sample in self.samples(name)]), most) if name in self else None
+        return within(sum([sample.value for sample in self.samples(name)]), most) if name in self else None
 
     def count(self, name: str) -> int | None:
         """The sum as a whole number."""
@@ -71,11 +78,11 @@ class Sums:
 
     def most(self, name: str, most: float = _LARGEST_COUNT) -> float | None:
         """The largest: of gauges that every rank shows of the same thing."""
-        return _within(max([sample.value for sample in self.samples(name)]), most) if name in self else None
+        return within(max([sample.value for sample in self.samples(name)]), most) if name in self else None
 
     def least(self, name: str) -> float | None:
         """The smallest."""
-        return _within(min([sample.value for sample in self.samples(name)]), _LARGEST_COUNT) if name in self else None
+        return within(min([sample.value for sample in self.samples(name)]), _LARGEST_COUNT) if name in self else None
 
     def over(self, name: str, label: str) -> int | None:
         """The largest of each value of `label`, summed: replicas add up, the ranks of one show the same."""
@@ -83,13 +90,13 @@ class Sums:
         for sample in self.samples(name):
             replica = sample.labels.get(label, "")
             largest[replica] = max(sample.value, largest.get(replica, sample.value))
-        total = _within(sum(largest.values()), _LARGEST_COUNT) if largest else None
+        total = within(sum(largest.values()), _LARGEST_COUNT) if largest else None
         return None if total is None else int(total)
 
     def mean(self, name: str, most: float) -> float | None:
         """The mean of several."""
         samples = self.samples(name)
-        return _within(sum([sample.value for sample in samples]) / len(samples), most) if samples else None
+        return within(sum([sample.value for sample in samples]) / len(samples), most) if samples else None
 
     def progress(self, *names: str) -> float | None:
         """The sum of several counters; None where any is missing."""
@@ -98,8 +105,8 @@ class Sums:
         return sum(known) if len(known) == len(totals) else None
 
 
-def _within(value: float, most: float) -> float | None:
-    """A gauge may hold NaN or infinity, and so may a broken exporter: that is unknown, not a number."""
+def within(value: float, most: float = _LARGEST_COUNT) -> float | None:
+    """The value, None where it is no number: a gauge may hold NaN or infinity, and so may a broken exporter."""
     return value if isfinite(value) and 0 <= value <= most else None
 
 

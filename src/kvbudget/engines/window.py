@@ -17,6 +17,7 @@ class Gauges(NamedTuple):
 
     `usage_by_kind`: of the sub-pools of an engine that has several ("full", "sliding", "mamba"). `waiting` counts all
     that wait; `deferred` those of them that wait for something else than room (LoRA slot, KV transfer, grammar).
+    `usage_by_rank`: of data-parallel replicas that one server tells together (`usage` is then that of all).
     `swapped`: requests that were paused or swapped out. `at_s`: when, on a clock whose zero means nothing.
     """
 
@@ -27,6 +28,7 @@ class Gauges(NamedTuple):
     waiting: int | None = None
     deferred: int | None = None
     swapped: int | None = None
+    usage_by_rank: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class EngineWindow:
     `window_s`: None for one look, when `counts` and `times` are since the engine's start (`since_start`). `restarted`:
     its counters began anew within the window, and what they tell is of the time after. `looks`: oldest first, at least
     one. `missing`: what this engine or version does not export, each with what to use instead. `notes`: what was read
-    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote.
+    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote. `totals`: what
+    the same counters stand at since the engine's start; old news that a window without traffic is read against.
     """
 
     engine: str
@@ -125,6 +128,7 @@ class EngineWindow:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     extra: Mapping[str, float] = field(default_factory=dict)
+    totals: Counts = field(default_factory=Counts)
 
     @property
     def last(self) -> Gauges:

@@ -1,18 +1,19 @@
 """Decides what a replay reads from the engine's own /metrics: preemptions over the run and the mean use of the pool."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 
 import aiohttp
 
 from kvbudget.edge.replay.report import EngineReadings
+from kvbudget.engines.metrics.exposition import parsed
+from kvbudget.engines.readings import plain_name
+from kvbudget.engines.vllm_metrics import KV_CACHE_USAGE, NUM_PREEMPTIONS
 
-PREEMPTIONS = "vllm:num_preemptions_total"  # counter, vLLM 0.32 v1/metrics/loggers.py
-POOL_USE = "vllm:kv_cache_usage_perc"  # gauge, 0 to 1, vLLM 0.32 v1/metrics/loggers.py
+PREEMPTIONS, POOL_USE = NUM_PREEMPTIONS, KV_CACHE_USAGE
 SCRAPE_TIMEOUT_S = 5.0
 MAX_METRICS_BYTES = 16 * 1024 * 1024
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})?\s+([^\s]+)", re.MULTILINE)
+_PLAIN = {plain_name(name): name for name in (PREEMPTIONS, POOL_USE)}
 
 
 class MetricsReader:
@@ -62,10 +63,6 @@ class MetricsReader:
 def parse_samples(text: str) -> dict[str, list[float]]:
     """The values of the two metrics that a replay reads, one per label set, from Prometheus text."""
     values: dict[str, list[float]] = {PREEMPTIONS: [], POOL_USE: []}
-    for match in _SAMPLE.finditer(text):
-        if match[1] in values:
-            try:
-                values[match[1]].append(float(match[2]))
-            except ValueError:
-                continue
+    for sample in parsed(text, _PLAIN.__contains__).samples:
+        values[_PLAIN[sample.name]].append(sample.value)
     return values

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvbudget.engines.logs.receipt import Line
 from kvbudget.errors import BadValueError
@@ -36,10 +36,10 @@ def lines_of(
     """
     found: list[Line] = []
     for number, raw in _last_starts(_telling(text, _shortest(hints), dict.fromkeys(signs, _MOST_OF_A_SIGN)), starts):
-        for part in _unwrapped(raw).replace("\r", "\n").split("\n"):
+        for part in unwrapped(raw).replace("\r", "\n").split("\n"):
             plain = _COLOUR.sub("", part) if "\x1b" in part else part
             if plain and not plain.isspace():
-                found.append(Line(number, plain.strip(), _rank(plain)))
+                found.append(Line(number, plain.strip(), rank_of(plain)))
     return found
 
 
@@ -70,6 +70,19 @@ def _telling(text: str, hints: Sequence[str], signs: dict[str, int]) -> list[tup
     return found
 
 
+def plain_lines(text: str, hints: Sequence[str]) -> Iterator[Line]:
+    """The lines that hold one of `hints`, without colours and envelopes, however many they are."""
+    for number, raw in enumerate(text.split("\n"), 1):
+        for hint in hints:
+            if hint in raw:
+                break
+        else:
+            continue
+        for part in unwrapped(raw[:_LONGEST]).replace("\r", "\n").split("\n"):
+            plain = _COLOUR.sub("", part) if "\x1b" in part else part
+            yield Line(number, plain.strip(), rank_of(plain))
+
+
 def _last_starts(lines: list[tuple[int, str]], starts: Sequence[str]) -> list[tuple[int, str]]:
     if len(lines) > MAX_STARTS:
         begun = [at for at, (_, raw) in enumerate(lines) if any(start in raw for start in starts)]
@@ -89,7 +102,7 @@ def _shortest(hints: Iterable[str]) -> list[str]:
     return [hint for at, hint in enumerate(every) if not any(other in hint for other in every[:at])]
 
 
-def _unwrapped(raw: str) -> str:
+def unwrapped(raw: str) -> str:
     """The message of a JSON line; the line itself where it is none."""
     text = raw
     for _ in range(_ENVELOPES):
@@ -115,6 +128,7 @@ def _message(document: object) -> str | None:
     return _message(document.get("fields"))  # TGI: {"fields": {"message": ...}}
 
 
-def _rank(text: str) -> str:
+def rank_of(text: str) -> str:
+    """Which rank wrote it, in its own words; "" where it does not say."""
     match = _RANK.search(text)
     return "" if match is None else (match[1] or match[2] or match[3]).strip()

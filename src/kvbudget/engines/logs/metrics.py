@@ -5,17 +5,18 @@ Names: vLLM 0.32 `v1/metrics/loggers.py`, SGLang `metrics/collector.py`, TGI `ro
 """
 
 from kvbudget.engines.logs.receipt import Facts, Line, Receipt, count
+from kvbudget.engines.metrics import sglang, tgi, trtllm
+from kvbudget.engines.readings import plain_name
 from kvbudget.engines.vllm_metrics import CACHE_CONFIG_INFO, pool_from_cache_config
 from kvbudget.errors import BadValueError, UnsupportedError
 
 _LONGEST = 65_536
 _KEPT = ("cache_dtype", "gpu_memory_utilization", "kv_cache_memory_bytes", "enable_prefix_caching", "mamba_block_size")
 _GAUGES = {
-    "sglang": (("tokens", "sglang:max_total_num_tokens"), ("tokens", "sglang_max_total_num_tokens"),
-               ("max_num_seqs", "sglang:max_running_requests"), ("block_size", "sglang:page_size")),
-    "tgi": (("tokens", "tgi_batch_max_total_tokens"),),
-    "trtllm": (("num_blocks", "trtllm_kv_cache_max_blocks"), ("block_size", "trtllm_kv_cache_tokens_per_block")),
-}  # fmt: skip
+    "sglang": (("tokens", sglang.MAX_TOKENS), ("max_num_seqs", sglang.MAX_RUNNING), ("block_size", sglang.PAGE_SIZE)),
+    "tgi": (("tokens", tgi.MAX_BATCH_TOKENS),),
+    "trtllm": (("num_blocks", trtllm.MAX_BLOCKS), ("block_size", trtllm.BLOCK_TOKENS)),
+}
 
 
 def receipt_of_metrics(text: str) -> Receipt:
@@ -23,13 +24,13 @@ def receipt_of_metrics(text: str) -> Receipt:
     facts: dict[str, Facts] = {}
     for number, raw in enumerate(text.split("\n"), 1):
         line = Line(number, raw[:_LONGEST], "")
-        if raw.startswith(CACHE_CONFIG_INFO):
+        if plain_name(raw[:80]).startswith(plain_name(CACHE_CONFIG_INFO)):
             _vllm(facts.setdefault("vllm", Facts()), line)
             continue
-        name = raw.partition("{")[0].partition(" ")[0]
+        name = plain_name(raw.partition("{")[0].partition(" ")[0])
         for engine, gauges in _GAUGES.items():
             for field, gauge in gauges:
-                if name == gauge:
+                if name == plain_name(gauge):
                     _gauge(facts.setdefault(engine, Facts()), field, line)
     for engine, told in facts.items():
         values = told.values

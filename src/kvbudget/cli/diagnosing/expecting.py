@@ -1,0 +1,80 @@
+"""Decides what comes of each action, by planning it: pool and requests at once, before and after.
+
+A finding knows its lever, not the model; with a budget or the flags of a plan the figures follow from `make_plan`.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+from kvbudget.diagnose.finding import Action, Diagnosis, Lever
+from kvbudget.errors import BadConfigError
+from kvbudget.planner.advice.counting import Numbers
+from kvbudget.planner.advice.steps import Advice, advice_of
+from kvbudget.planner.advice.walk import Step
+from kvbudget.planner.request import Plan
+
+_LONGEST = 2_000
+
+
+def plan_of_budget(path: str) -> Plan:
+    """The plan of a reviewed budget, made again. Raises InputError for one that cannot be read or planned."""
+    from kvbudget.cli.budget import planned_again
+    from kvbudget.edge.budget.file import read_budget
+
+    return planned_again(read_budget(path), path)
+
+
+def plan_of_flags(text: str) -> Plan:
+    """The plan of `MODEL --gpu ...`, as kvbudget plan takes them. Raises InputError."""
+    from kvbudget.cli import plan as plan_command
+    from kvbudget.cli.main import parser_of
+
+    try:
+        words = shlex.split(text[:_LONGEST])
+    except ValueError as error:
+        raise BadConfigError(f"--plan: {error}", fix="quote as in a shell: --plan 'MODEL --gpu h100'") from None
+    parser = parser_of("plan")
+    parser.error = _refuse  # type: ignore[method-assign]
+    return plan_command.planned(parser.parse_args(words)).plan
+
+
+def _refuse(message: str) -> NoReturn:
+    raise BadConfigError(f"--plan: {message}", fix="as kvbudget plan takes it: --plan 'MODEL --gpu h100'")
+
+
+def with_expected(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
+    """The same, where every action that has a lever says what the planner computes for it."""
+    advice = advice_of(plan)
+    steps = {step.name: step for step in (*advice.spending, *advice.retreat)}
+    findings = tuple(
+        replace(finding, actions=tuple(_expected(action, advice, steps) for action in finding.actions))
+        for finding in diagnosis.findings
+    )
+    return replace(diagnosis, findings=findings)
+
+
+def _expected(action: Action, advice: Advice, steps: dict[str, Step]) -> Action:
+    if action.lever is None:
+        return action
+    step = steps.get(action.lever.value)
+    if step is None or step.alone is None:
+        why = "" if step is None else f" ({step.note})"
+        return action._replace(expected=f"{action.expected}{why}")
+    told = "; ".join(_moves(advice.now, step.alone))
+    flag = f"; {step.flag}" if step.flag and action.lever is not Lever.REPLICA else ""
+    return action._replace(expected=f"planned: {told or 'nothing changes'}{flag}; {action.expected}")
+
+
+def _moves(now: Numbers, then: Numbers) -> Iterator[str]:
+    if now.pool_tokens != then.pool_tokens:
+        yield f"pool {now.pool_tokens:,} -> {then.pool_tokens:,} tokens"
+    if now.max_model_len != then.max_model_len:
+        yield f"max_model_len {now.max_model_len:,} -> {then.max_model_len:,}"
+    if now.ceiling != then.ceiling:
+        yield f"at most {now.ceiling:,} -> {then.ceiling:,} requests of {then.max_model_len:,} tokens at once"
+    if now.gpus != then.gpus:
+        yield f"{now.gpus} -> {then.gpus} GPUs"
+    if not then.starts:
+        yield "the engine would not start so"

@@ -1,0 +1,105 @@
+"""Decides what the live screen shows, and how it goes on when a scrape fails. Readable at 80 columns."""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+from kvbudget.diagnose.finding import Diagnosis, document
+from kvbudget.engines.window import Observation
+from kvbudget.errors import InputError, printable
+
+_RETRY_S = 1.0
+_HISTORY = 12  # verdicts that the screen keeps, the newest first
+Diagnosed = Callable[[Observation], Diagnosis]
+
+
+class Watch:
+    """Looks again and again. `look` gives what is seen by now; what it raises is shown, and it is tried again."""
+
+    def __init__(
+        self,
+        look: Callable[[], Observation],
+        diagnosed: Diagnosed,
+        every_s: float,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+        clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+    ) -> None:
+        self._look = look
+        self._diagnosed = diagnosed
+        self._every_s = every_s
+        self._sleep = sleep
+        self._now_s = now_s
+        self._clock = clock
+        self.last: Diagnosis | None = None
+        self.problem = ""
+        self.history: deque[tuple[str, str]] = deque(maxlen=_HISTORY)
+
+    def turn(self) -> Diagnosis | None:
+        """One look; None where it failed, and then `problem` says why."""
+        try:
+            found = self._diagnosed(self._look())
+        except InputError as error:
+            self.problem = printable(str(error))
+            return None
+        self.problem = ""
+        if self.last is None or self.last.verdict != found.verdict:
+            self.history.appendleft((self._clock(), found.verdict))
+        self.last = found
+        return found
+
+    def as_json(self, turns: int | None = None) -> int:
+        """One JSON document a line; what fails goes to stderr. Until interrupted, or for so many turns."""
+        for _ in self._paced(turns):
+            found = self.turn()
+            if found is not None:
+                print(json.dumps(document(found), allow_nan=False), flush=True)
+            elif sys.stderr is not None:
+                print(f"kvbudget diagnose: {self.problem}", file=sys.stderr, flush=True)
+        return self.code
+
+    def on_screen(self, turns: int | None = None) -> int:
+        """The same, drawn anew in place."""
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        console = Console(highlight=False)
+        with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=False) as live:
+            for _ in self._paced(turns):
+                self.turn()
+                height = console.size.height if console.is_terminal else None
+                live.update(Text("\n".join(self.lines(min(console.width, 100), height))), refresh=True)
+        return self.code
+
+    def _paced(self, turns: int | None) -> Iterator[None]:
+        """A look at a live engine takes its window; what is left of the interval is waited."""
+        for _ in count() if turns is None else range(turns):
+            began = self._now_s()
+            yield
+            self._sleep(max(0.0 if self.last is not None else _RETRY_S, self._every_s - (self._now_s() - began)))
+
+    @property
+    def code(self) -> int:
+        """0 while the last verdict is healthy."""
+        return 0 if self.last is not None and self.last.verdict == "healthy" else 1
+
+    def lines(self, width: int, height: int | None = None) -> Sequence[str]:
+        """The screen: when, what failed, the verdict, and what the verdicts before it were."""
+        from kvbudget.report.diagnosed import diagnosis_lines, wrapped
+
+        head = [f"kvbudget diagnose --watch   {self._clock()}   every {self._every_s:g} s   Ctrl-C ends it"[:width]]
+        if self.problem:
+            head += wrapped(f"not seen just now: {self.problem}; trying again", width)
+            if self.last is not None:
+                head.append("what was seen last:")
+        before = ["", "verdicts so far", *(f"  {when}  {verdict}" for when, verdict in self.history)]
+        told = [] if self.last is None else ["", *diagnosis_lines(self.last, width)]
+        if height is not None:
+            left = max(6, height - len(head) - min(len(before), 6) - 1)
+            told, before = told[:left], before[:6]
+        return [*head, *told, *(before if self.history else [])]

@@ -1,0 +1,1 @@
+"""Where what engines, gates and Prometheus servers tell is fetched from, and brought into `engines.window`."""

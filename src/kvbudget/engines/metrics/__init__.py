@@ -1,0 +1,1 @@
+"""What engines, and our gate, export as metrics over a stretch of time, brought into `engines.window`. Pure."""

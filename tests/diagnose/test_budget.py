@@ -1,0 +1,83 @@
+"""When promises are full rather than the pool: the gate's, and those of engines that reserve."""
+
+import pytest
+
+from kvbudget.diagnose.budget import budget_full, bypass, gate_budget_full, gate_places_full, gate_pool_full
+from kvbudget.engines.window import GateWindow
+from windows import symptoms
+
+
+@pytest.mark.parametrize(
+    ("engine", "usage", "waiting", "more", "found"),
+    [
+        ("sglang", 0.6, 30, {}, True),
+        ("sglang", 0.89, 30, {}, True),
+        ("sglang", 0.9, 30, {}, False),
+        ("sglang", 0.6, 1, {}, False),
+        ("sglang", 0.6, 30, {"preemptions": 2}, False),
+        ("sglang", 0.6, 30, {"max_num_seqs": 20}, False),
+        ("sglang", 0.6, 30, {"max_num_seqs": 21}, True),
+        ("sglang", 0.3, 30, {"prompt_tokens": 900_000, "generation_tokens": 100}, False),
+        ("trtllm", 0.5, 9, {}, True),
+        ("tgi", 0.95, 9, {}, True),
+        ("tgi", 0.5, 9, {}, False),
+        ("vllm", 0.6, 30, {}, False),
+    ],
+)
+def test_an_engine_that_reserves_has_a_queue_below_its_top(
+    engine: str, usage: float, waiting: int, more: dict[str, object], found: bool
+) -> None:
+    s = symptoms(engine=engine, usage=usage, running=20, waiting=waiting, **more)
+    assert (budget_full(s) is not None) is found
+
+
+def test_sglang_s_own_knob_is_named() -> None:
+    found = budget_full(symptoms(engine="sglang", usage=0.6, running=20, waiting=30, extra={"new_token_ratio": 0.7}))
+    assert found is not None
+    assert any("0.3" in action.what for action in found.actions)
+    assert found.evidence["new_token_ratio"] == 0.7
+
+
+def gate(**changes: object) -> GateWindow:
+    figures: dict[str, object] = {
+        "pool_blocks": 1000, "promised_blocks": 950, "held_blocks": 400, "margin_blocks": 20, "queue_requests": 8,
+        "elsewhere_blocks": 0,
+    }  # fmt: skip
+    return GateWindow("a", **{**figures, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, "budget"),
+        ({"held_blocks": None}, "budget"),
+        ({"promised_blocks": 690}, "budget"),
+        ({"promised_blocks": 600}, "places"),
+        ({"promised_blocks": 600, "queue_requests": 2}, ""),
+        ({"promised_blocks": 600, "elsewhere_blocks": 200}, "budget"),
+        ({"held_blocks": 900}, "pool"),
+        ({"held_blocks": 900, "queue_requests": 0}, ""),
+        ({"queue_requests": 0}, ""),
+        ({"queue_requests": 0, "refusals": {"queue_full": 3.0}}, "budget"),
+        ({"queue_requests": 0, "refusals": {"context_exceeded": 3.0}}, ""),
+        ({"pool_blocks": None}, ""),
+        ({"pool_blocks": 0}, ""),
+        ({"promised_blocks": None, "held_blocks": None}, ""),
+    ],
+)
+def test_of_a_gate_with_a_queue_one_thing_holds(changes: dict[str, object], code: str) -> None:
+    told = gate(**changes)
+    found = {
+        "budget": gate_budget_full(told), "pool": gate_pool_full(told), "places": gate_places_full(told),
+    }  # fmt: skip
+    assert [name for name, finding in found.items() if finding is not None] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(("elsewhere", "found"), [(0, False), (19, False), (20, True), (None, False)])
+def test_traffic_beside_the_gate_is_told_beyond_what_late_gauges_show(elsewhere: int | None, found: bool) -> None:
+    assert (bypass(gate(elsewhere_blocks=elsewhere)) is not None) is found
+
+
+def test_in_a_small_pool_a_few_blocks_are_no_bypass() -> None:
+    assert bypass(gate(pool_blocks=50, elsewhere_blocks=3)) is None
+    assert bypass(gate(pool_blocks=50, elsewhere_blocks=4)) is not None
