@@ -114,9 +114,15 @@ VLLM = (
         State("moderate", "5 clients of adapter a, 96 in of which 64 shared, 100 out",
               load(5, 96, 100, shared=64, body=of_adapter("a"))),
     )),
-    Group("watermark", (*SMALL, "--watermark=0.6", "--max-num-seqs=64"), (
-        State("half-kept-free", "20 clients, 300 in of which 64 shared, 60 out; 60 % of the pool is kept free at admission",
-              load(20, 300, 60, shared=64)),
+    Group("watermark", (*WIDE, "--watermark=0.6", "--max-num-seqs=64"), (
+        State("half-kept-free", "24 clients, 257 in and 255 out, two blocks each; 60 % of the pool is kept free at "
+              "admission", load(24, 257, 255), settle_s=8),
+    )),
+    Group("partly", SMALL, (
+        State("all-found", "3 clients, 300 in of which 64 shared by all, 60 out: there is no more to find",
+              load(3, 300, 60, shared=64), window_s=6),
+        State("all-found-long", "2 clients, 800 in of which 160 shared by all, 40 out: there is no more to find",
+              load(2, 800, 40, shared=160), window_s=6),
     )),
 )  # fmt: skip
 
@@ -137,7 +143,8 @@ EMBEDDED = (
         State("moderate", "12 clients, 800 in and 100 out", load(12, 800, 100, apart_s=0.1)),
     ), before="mid.filling"),
     Group("quick", (*BLOCKS_2K, "--step-cost=0.003"), (
-        State("runaway", "5 clients, 20 in, and answers that run on to 6,000 tokens", load(5, 20, 6000), settle_s=13, window_s=9),
+        State("runaway", "4 clients, 20 in, and every answer runs on to the window of 8,192",
+              load(4, 20, 8172), settle_s=19, window_s=9),
     )),
     Group("seqs", ("--num-blocks=8193", "--block-size=16", "--max-model-len=8192", "--max-num-seqs=32", "--step-cost=0.03"), (
         State("full", "80 clients, 300 in and 200 out; 32 may run", load(80, 300, 200)),

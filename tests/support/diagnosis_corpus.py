@@ -13,6 +13,8 @@ from typing import Any
 from kvbudget.cli.main import main
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
+# Findings that say what moves or how it was read, and blame nobody: they may stand beside any verdict.
+NOTES = ("arrivals_exceed_service", "pool_filling", "reporting_change")
 MADE = ("vllm", "embedded", "gate", "derived", "renamed")
 
 
@@ -20,7 +22,7 @@ MADE = ("vllm", "embedded", "gate", "derived", "renamed")
 class Snapshot:
     """A pair of scrapes, or one, `seconds` apart. `made`: one of `MADE`. `arguments`: what the operator tells besides.
 
-    `verdict`, `accept`, `also` and `why` are the label, as `labels.toml` explains them.
+    `verdict`, `accept`, `also`, `needs` and `why` are the label, as `labels.toml` explains them.
     """
 
     name: str
@@ -34,11 +36,8 @@ class Snapshot:
     verdict: str
     accept: tuple[str, ...]
     also: tuple[str, ...]
+    needs: tuple[str, ...]
     why: str
-
-    def right(self, verdict: str) -> bool:
-        """Whether it is what was labelled, or as right as that."""
-        return verdict == self.verdict or verdict in self.accept
 
     def files(self, folder: Path) -> list[Path]:
         """Its scrapes as files in `folder`, the older first."""
@@ -60,12 +59,13 @@ class Answer:
     @property
     def right(self) -> bool:
         """By the label, or by what the snapshots cannot tell from it."""
-        return self.snapshot.right(self.verdict)
+        accepted = (self.snapshot.verdict, *self.snapshot.accept)
+        return self.verdict in accepted and set(self.snapshot.needs) <= {self.verdict, *self.findings}
 
     @property
     def stray(self) -> tuple[str, ...]:
         """Findings beside the verdict that the label does not allow."""
-        allowed = {self.snapshot.verdict, *self.snapshot.accept, *self.snapshot.also}
+        allowed = {self.snapshot.verdict, *self.snapshot.accept, *self.snapshot.also, *NOTES}
         return tuple(code for code in self.findings if code not in allowed)
 
     def line(self) -> str:
@@ -92,7 +92,8 @@ def snapshots() -> Iterator[Snapshot]:
                 name=row["id"], made=row["made"], engine=row.get("engine", "vllm"), seconds=row["seconds"],
                 doing=row["doing"], older=None if row.get("single") else _text(scrape, "a"), newer=_text(scrape, "b"),
                 arguments=tuple(row.get("arguments", ())), verdict=label["verdict"],
-                accept=tuple(label.get("accept", ())), also=tuple(label.get("also", ())), why=label["why"],
+                accept=tuple(label.get("accept", ())), also=tuple(label.get("also", ())), needs=tuple(label.get("needs", ())),
+                why=label["why"],
             )  # fmt: skip
 
 
