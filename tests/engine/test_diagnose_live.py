@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ import pytest
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 WINDOW_S = 3
-SETTLE_S = 5.0
+REACHED_WITHIN_S = 60.0
 ASKED_WITHIN_S = 60.0
-MAX_INSIDE = 12  # waiting and running, then vLLM answers 503
+MAX_INSIDE = 8  # waiting and running, then vLLM answers 503
 MAX_NUM_SEQS = 4
 
 
@@ -32,11 +33,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Clients that ask again as soon as they were answered, or `pause_s` later; tokens. `families`: of prefixes."""
+    """Clients that ask again as soon as they were answered, or `pause_s` later; lengths in tokens. `families`: of
+    prefixes. The state is there once vLLM's `until` has grown by `by` since the load began."""
 
     clients: int
     prompt: int
     output: int
+    until: str
+    by: float
     shared: int = 0
     families: int = 1
     pause_s: float = 0.0
@@ -44,15 +48,15 @@ class Load:
 
 @pytest.fixture(scope="module")
 def limited(start_engine: Callable[..., Any]) -> Iterator[Engine]:
-    """2,048 tokens of pool, a prefix cache, and 503 from 12 requests on."""
+    """2,048 tokens of pool, a prefix cache, and 503 from eight requests on."""
     with start_engine("diagnosed", f"--max-num-queued-reqs={MAX_INSIDE}") as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def narrow(start_engine: Callable[..., Any]) -> Iterator[Engine]:
-    """As large a pool, four sequences at once, no prefix cache."""
-    flags = (f"--max-num-seqs={MAX_NUM_SEQS}", "--no-enable-prefix-caching")
+    """Four times that pool, four sequences at once, no prefix cache."""
+    flags = (f"--max-num-seqs={MAX_NUM_SEQS}", "--no-enable-prefix-caching", "--num-gpu-blocks-override=257")
     with start_engine("diagnosed-narrow", *flags) as engine:
         yield engine
 
@@ -62,10 +66,15 @@ def diagnosed(kvbudget: Path, figures: list[str]) -> Callable[[Engine, Load | No
     """What the command says of an engine under that load, or under none; nobody is left inside afterwards."""
 
     async def under(engine: Engine, load: Load | None) -> tuple[int | None, bytes, bytes]:
-        unlimited = httpx.Limits(max_connections=None)
+        unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=engine.url, timeout=60, limits=unlimited) as client:
-            tasks = [asyncio.create_task(_one(client, load, number)) for number in range(load.clients if load else 0)]
-            await asyncio.sleep(SETTLE_S if load else 0)
+            tasks: list[asyncio.Task[None]] = []
+            if load:
+                before = await _metric(client, load.until)
+                tasks += [asyncio.create_task(_one(client, load, number)) for number in range(load.clients)]
+                async with asyncio.timeout(REACHED_WITHIN_S):
+                    while await _metric(client, load.until) < before + load.by:
+                        await asyncio.sleep(0.2)
             command = ("diagnose", f"{engine.url}/metrics", "--window", str(WINDOW_S), "--json")
             pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
             asked = await asyncio.create_subprocess_exec(kvbudget, *command, **pipes)  # type: ignore[arg-type]
@@ -88,6 +97,11 @@ def diagnosed(kvbudget: Path, figures: list[str]) -> Callable[[Engine, Load | No
         return told
 
     return ask
+
+
+async def _metric(client: httpx.AsyncClient, name: str) -> float:
+    text = (await client.get("/metrics")).raise_for_status().text
+    return sum(map(float, re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))
 
 
 async def _one(client: httpx.AsyncClient, load: Load, number: int) -> None:
@@ -117,12 +131,12 @@ def test_a_pool_that_is_too_small_for_its_load_and_then_idle_with_old_preemption
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    storm = diagnosed(limited, Load(clients=11, prompt=96, output=600, shared=64))
+    storm = diagnosed(limited, Load(8, prompt=96, output=900, shared=64, until="num_preemptions_total", by=10))
     assert storm["verdict"] == "pool_full", storm
     emptied(limited)
     assert limited.metric("num_preemptions_total") > 0
     assert diagnosed(limited, None)["verdict"] == "healthy"
-    quiet = diagnosed(limited, Load(clients=2, prompt=192, output=150, shared=160))
+    quiet = diagnosed(limited, Load(2, prompt=192, output=150, shared=160, until="prompt_tokens_total", by=1500))
     assert quiet["verdict"] == "healthy", quiet
     emptied(limited)
 
@@ -132,7 +146,9 @@ def test_a_prefix_cache_that_holds_two_fifths_of_what_is_shared(
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    told = diagnosed(limited, Load(clients=3, prompt=416, output=16, shared=384, families=14))
+    told = diagnosed(
+        limited, Load(3, prompt=416, output=16, shared=384, families=14, until="prompt_tokens_total", by=25_000)
+    )
     assert told["verdict"] == "prefix_cache_too_small", told
     emptied(limited)
 
@@ -142,7 +158,9 @@ def test_an_engine_that_refuses(
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    told = diagnosed(limited, Load(clients=24, prompt=40, output=48, shared=32, pause_s=0.1))
+    told = diagnosed(
+        limited, Load(20, prompt=40, output=150, shared=32, pause_s=0.2, until="admission_rejections_total", by=30)
+    )
     assert told["verdict"] == "engine_rejecting", told
     emptied(limited)
 
@@ -152,7 +170,7 @@ def test_sequences_run_out_before_the_pool(
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    told = diagnosed(narrow, Load(clients=16, prompt=64, output=100))
+    told = diagnosed(narrow, Load(16, prompt=64, output=400, until="num_requests_waiting", by=8))
     assert told["verdict"] == "seqs_full", told
     emptied(narrow)
 
@@ -162,7 +180,7 @@ def test_a_prefix_cache_that_is_off_while_prompts_share(
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    told = diagnosed(narrow, Load(clients=2, prompt=400, output=60, shared=352))
+    told = diagnosed(narrow, Load(2, prompt=400, output=60, shared=352, until="prompt_tokens_total", by=3000))
     assert told["verdict"] in ("prefix_cache_off", "healthy"), told  # it cannot know that they share
     assert "prefix_cache_off" in [finding["code"] for finding in told["findings"]], told
     emptied(narrow)

@@ -92,8 +92,8 @@ def snapshots() -> Iterator[Snapshot]:
                 name=row["id"], made=row["made"], engine=row.get("engine", "vllm"), seconds=row["seconds"],
                 doing=row["doing"], older=None if row.get("single") else _text(scrape, "a"), newer=_text(scrape, "b"),
                 arguments=tuple(row.get("arguments", ())), verdict=label["verdict"],
-                accept=tuple(label.get("accept", ())), also=tuple(label.get("also", ())), needs=tuple(label.get("needs", ())),
-                why=label["why"],
+                accept=tuple(label.get("accept", ())), also=tuple(label.get("also", ())),
+                needs=tuple(label.get("needs", ())), why=label["why"],
             )  # fmt: skip
 
 
