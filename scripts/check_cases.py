@@ -4,8 +4,9 @@
     python scripts/check_cases.py --figures       # every compared figure
     python scripts/check_cases.py --estimates     # pool from GPU and flags alone against receipts (fit_overheads.py)
 
-The reports are not part of this repository: KVBUDGET_CASES names their file (default ../shared/cases/planner.json);
-without it there is nothing to do. Verdicts: exact (to the printed digit), within print (the given figure has two
+The reports are not part of this repository: KVBUDGET_CASES names their file (default planner.json and diagnose.json in
+../shared/cases); without it there is nothing to do. Reports of kind "diagnose" are judged by `kvbudget diagnose`'s rules,
+and with them the pairs of scrapes in metrics/ beside their file: one line each, right or wrong. Verdicts: exact (to the printed digit), within print (the given figure has two
 decimals, and the observed one lies between what its ends give), explained (what is missing in the log is named, and
 what can be computed agrees), not yet, WRONG.
 """
@@ -18,12 +19,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from cases import others, vllm_kinds, vllm_pools, vllm_starts
+from cases import diagnoses, others, vllm_kinds, vllm_pools, vllm_starts
 from cases.replay import ROOT, Case, Outcome, holds
 
 from kvbudget.errors import InputError, UnsupportedError
 
-DEFAULT = ROOT.parent / "shared" / "cases" / "planner.json"
+DEFAULTS = tuple(ROOT.parent / "shared" / "cases" / name for name in ("planner.json", "diagnose.json"))
 FIT = ROOT / "scripts" / "fit_overheads.py"
 REPLAYS = vllm_pools.REPLAYS | vllm_kinds.REPLAYS | vllm_starts.REPLAYS | others.REPLAYS
 BAD = ("WRONG", "not yet")
@@ -38,11 +39,23 @@ def main() -> int:
     args = parser.parse_args()
     if args.estimates:
         return estimates()
-    path = Path(os.environ.get("KVBUDGET_CASES", DEFAULT))
-    if not path.exists():
-        print(f"{path} is not there: nothing to check (KVBUDGET_CASES names another file)")
-        return 0
-    cases = [case for case in json.loads(path.read_text()) if args.only in (None, case["id"])]
+    given = os.environ.get("KVBUDGET_CASES")
+    wrong = 0
+    for path in DEFAULTS if given is None else (Path(given),):
+        if not path.exists():
+            print(f"{path} is not there: nothing to check (KVBUDGET_CASES names another file)")
+            continue
+        cases = [case for case in json.loads(path.read_text()) if args.only in (None, case["id"])]
+        diagnosed = [case for case in cases if case.get("kind") == "diagnose"]
+        if planned := [case for case in cases if case not in diagnosed]:
+            wrong += check_plans(planned, args)
+        if diagnosed:
+            wrong += check_diagnoses(diagnosed, path.parent / "metrics" if args.only is None else Path())
+    return 1 if wrong else 0
+
+
+def check_plans(cases: list[Case], args: argparse.Namespace) -> int:
+    """Prints what the planner says of each; how many are wrong or cannot be replayed."""
     outcomes = [(case, replay(case)) for case in cases]
     for case, outcome in outcomes:
         print(line(case, outcome))
@@ -51,7 +64,15 @@ def main() -> int:
                 print(f"        {check.what}: {check.predicted}, observed {check.observed:,} ({check.verdict})")
     counts = Counter(outcome.verdict for _, outcome in outcomes)
     print(f"{len(cases)} reports: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
-    return 1 if any(counts[verdict] for verdict in BAD) else 0
+    return sum(counts[verdict] for verdict in BAD)
+
+
+def check_diagnoses(cases: list[Case], folder: Path) -> int:
+    """Prints what is found in each; how many are wrong."""
+    lines, wrong = diagnoses.table(cases, folder)
+    print("\n".join(lines))
+    print(f"{len(lines)} diagnoses: {len(lines) - wrong} right, {wrong} wrong")
+    return wrong
 
 
 def replay(case: Case) -> Outcome:

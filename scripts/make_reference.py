@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from kvbudget.cli.main import COMMANDS, parser_of
+from kvbudget.diagnose.verdict import CODES
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
@@ -221,7 +222,18 @@ Every other header passes both ways, hop-by-hop ones aside.
 
 def reference() -> str:
     """The whole page."""
-    sections = [HEAD, commands(), findings(), apis(), HEADERS, backends(), refusals(), error_codes(), metrics()]
+    sections = [
+        HEAD,
+        commands(),
+        findings(),
+        diagnoses(),
+        apis(),
+        HEADERS,
+        backends(),
+        refusals(),
+        error_codes(),
+        metrics(),
+    ]
     return "\n".join(section.strip() + "\n" for section in sections)
 
 
@@ -321,6 +333,18 @@ def findings() -> str:
     ]
     lines += ["| code | meaning |", "|---|---|"]
     lines += [f"| `{code}` | {text} |" for code, text in ERRORS.items()]
+    return "\n".join(lines)
+
+
+def diagnoses() -> str:
+    """What an engine is found to have, in order of cause."""
+    lines = ["## Findings of kvbudget diagnose", ""]
+    lines += [
+        "In order of cause; label `code` of `kvbudget_finding`. What is no verdict leaves an engine healthy. Figures and"
+    ]
+    lines += ["actions: [Diagnose](how-to/diagnose.md).", "", "| code | verdict | meaning |", "|---|---|---|"]
+    for name, code in CODES.items():
+        lines.append(f"| `{name}` | {'yes' if code.verdict else 'no'} | {code.means} |")
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ from kvbudget.cli.main import main as kvbudget
 from kvbudget.cli.main import parser_of
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = ("plan", "check", "receipt", "models", "gpus")
+RUN = ("plan", "check", "receipt", "models", "gpus", "diagnose")
 COLUMNS = "100"
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|█+")
 

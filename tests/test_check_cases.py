@@ -72,3 +72,40 @@ def test_an_engine_that_is_not_known_is_not_yet(tmp_path: Path) -> None:
     done = check(written(tmp_path, engine_version="0.99"))
     assert done.returncode == 1
     assert "not yet" in done.stdout
+
+
+# Figures of our own, in the form of the diagnosis reports.
+DIAGNOSED: dict[str, Any] = {
+    "id": "D05",
+    "kind": "diagnose",
+    "engine": "vllm",
+    "engine_version": "0.19",
+    "flags": {},
+    "observed": {"run": 50, "wait": 90, "kv_pct": 99, "kv_tokens": 60_000, "preemptions": 70},
+}
+
+
+def test_a_report_of_an_engine_in_trouble_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "diagnose.json"
+    path.write_text(json.dumps([DIAGNOSED]))
+    done = check(path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "D05" in done.stdout
+    assert "right" in done.stdout
+    assert "1 diagnoses: 1 right, 0 wrong" in done.stdout
+
+
+def test_a_report_that_is_found_to_be_something_else_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "diagnose.json"
+    path.write_text(json.dumps([DIAGNOSED | {"observed": DIAGNOSED["observed"] | {"kv_pct": 40, "preemptions": 0}}]))
+    done = check(path)
+    assert done.returncode == 1
+    assert "wanted pool_full" in done.stdout
+
+
+def test_a_report_without_a_replay_is_not_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "diagnose.json"
+    path.write_text(json.dumps([DIAGNOSED | {"id": "D99"}]))
+    done = check(path)
+    assert done.returncode == 1
+    assert "no replay is written" in done.stdout

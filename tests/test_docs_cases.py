@@ -1,7 +1,9 @@
-"""The table of field reports names tests that exist, and every case once."""
+"""The tables of field reports name tests that exist, and every case once."""
 
 import re
 from pathlib import Path
+
+from kvbudget.diagnose.verdict import CODES
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "gate-cases.md"
@@ -32,3 +34,30 @@ def test_every_test_that_is_named_exists() -> None:
 def test_a_case_without_a_test_says_that_it_is_not_built() -> None:
     for case, row in rows().items():
         assert "::test_" in row or "not built yet" in row, case
+
+
+# Of engines in trouble
+
+DIAGNOSED = ROOT / "docs" / "diagnose-cases.md"
+DIAGNOSED_NUMBERS = (5, 9, 10, 11, 12, 15, 16, 17, 18, 19, 21, 22, 23, 24, 25, 27, 29, 30)
+
+
+def test_every_report_of_an_engine_in_trouble_has_a_row_with_a_verdict_and_a_test() -> None:
+    lines = re.findall(r"^\| (D\d\d) \|(.*)\|$", DIAGNOSED.read_text(), re.MULTILINE)
+    assert [name for name, _ in lines] == [f"D{number:02}" for number in DIAGNOSED_NUMBERS]
+    for name, row in lines:
+        assert "::test_" in row or name == "D29", name
+        assert any(f"`{code}`" in row for code in CODES) or name in ("D17", "D29"), name
+
+
+def test_every_test_that_is_named_of_them_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", DIAGNOSED.read_text())
+    assert len(named) >= 18
+    for path, name in named:
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path}::{name}"
+
+
+def test_every_code_is_told_on_the_page_and_in_the_reference() -> None:
+    page, reference = (ROOT / "docs" / name for name in ("how-to/diagnose.md", "reference.md"))
+    assert {code for code in CODES if f"`{code}`" not in page.read_text()} == set()
+    assert {code for code in CODES if f"| `{code}` |" not in reference.read_text()} == set()

@@ -31,6 +31,19 @@ def test_an_engine_that_reserves_has_a_queue_below_its_top(
     assert (budget_full(s) is not None) is found
 
 
+def test_a_queue_below_a_told_limit_with_free_blocks_is_held_back_by_the_engine() -> None:
+    """--watermark of vLLM, by elimination."""
+    load = {"usage": 0.45, "running": 7, "waiting": 17, "generation_tokens": 5_000, "prompt_tokens": 900}
+    found = budget_full(symptoms(64, **load))
+    assert found is not None
+    assert found.sure.level == "low"
+    assert budget_full(symptoms(None, **load)) is None
+    assert budget_full(symptoms(7, **load)) is None
+    assert budget_full(symptoms(64, **{**load, "prompt_tokens": 9_000})) is None
+    assert budget_full(symptoms(64, **{**load, "running": (7, 8)})) is None
+    assert budget_full(symptoms(64, **{**load, "usage": 0.95})) is None
+
+
 def test_sglang_s_own_knob_is_named() -> None:
     found = budget_full(symptoms(engine="sglang", usage=0.6, running=20, waiting=30, extra={"new_token_ratio": 0.7}))
     assert found is not None

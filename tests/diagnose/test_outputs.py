@@ -48,3 +48,30 @@ def test_one_look_is_told_with_little_confidence() -> None:
     found = runaway_output(symptoms(looks=1, usage=1.0, running=2, waiting=0, pool=BIG, since_start=True))
     assert found is not None
     assert found.sure.level == "low"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, True),
+        ({"finished": {"length": 8.0, "stop": 1.0}}, False),
+        ({"finished": {"length": 2.0}}, False),
+        ({"waiting": 1}, False),
+        ({"running": 1}, False),
+        ({"max_model_len": 4_096}, False),
+        ({"generation_tokens": 4_000.0}, False),
+        ({"prompt_tokens": 4_000.0}, False),
+        ({"finished": {}}, False),
+    ],
+)
+def test_answers_that_all_run_on_to_the_window_are_told_before_the_pool_is_full(
+    changes: dict[str, object], found: bool
+) -> None:
+    figures: dict[str, object] = {
+        "usage": (0.45, 0.19), "running": 2, "waiting": 0, "pool": pool_of(2_048), "max_model_len": 1_024,
+        "finished": {"length": 4.0, "stop": 0.0}, "generation_tokens": 4_032.0, "prompt_tokens": 64.0,
+    }  # fmt: skip
+    changed = {**figures, **changes}
+    if "generation_tokens" in changes:
+        changed["finished"] = {"length": 10.0}
+    assert (runaway_output(symptoms(**changed)) is not None) is found

@@ -79,7 +79,7 @@ def test_frequent_retraction_of_sglang_is_told_with_its_own_knob() -> None:
 
 
 def test_a_warning_of_the_engine_s_own_log_is_enough() -> None:
-    assert pool_full(symptoms(engine="llamacpp", running=4, waiting=0, extra={"kv_full_warnings": 190})) is not None
+    assert pool_full(symptoms(engine="llamacpp", running=4, waiting=0, extra={"no_room": 190})) is not None
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,19 @@ def test_one_cause_at_most(s: Symptoms, cause: str | None) -> None:
 
 def test_how_long_a_cached_block_lasts_tells_a_cache_that_is_turned_over() -> None:
     """14 beginnings of 384 tokens in a pool of 2,048: 29 % hit, and each block lasts for a fifth of a second."""
-    thrash = asked(17_920, 61_984, usage=(0.47, 0.0), pool=pool_of(2_048, 32), generation_tokens=2_410, window_s=4.0)
-    assert causes(thrash) == ["too_small"]
-    found = prefix_cache_too_small(thrash)
+    thrash = {
+        "usage": (0.47, 0.0), "pool": pool_of(2_048, 32), "generation_tokens": 2_410, "window_s": 4.0,
+        "computed_lengths": histogram({50.0: 43.0, 200.0: 0.0, 500.0: 109.0, float("inf"): 0.0}, 44_064.0),
+    }  # fmt: skip
+    assert causes(asked(17_920, 61_984, **thrash)) == ["too_small"]
+    found = prefix_cache_too_small(asked(17_920, 61_984, **thrash))
     assert found is not None
     assert found.evidence["cache_lasts_s"] == pytest.approx(0.18, abs=0.01)
+    alike = {**thrash, "computed_lengths": histogram({50.0: 0.0, 500.0: 152.0, float("inf"): 0.0}, 44_064.0)}
+    assert causes(asked(17_920, 61_984, **alike)) == []  # each finds all that is shared: there is no more
+    untold = prefix_cache_too_small(asked(17_920, 61_984, **{**thrash, "computed_lengths": None}))
+    assert untold is not None
+    assert untold.sure.level == "low"
     roomy = asked(17_920, 61_984, usage=0.3, pool=pool_of(400_000), window_s=4.0)
     assert causes(roomy) == []
 
@@ -113,3 +121,10 @@ def test_first_tokens_of_alike_prompts_that_come_at_very_different_times_say_it_
 def test_a_cache_that_is_off_is_told_and_nothing_else_of_it() -> None:
     assert prefix_cache_off(asked(0, 10_000, prefix_caching=False)) is not None
     assert prefix_cache_off(asked(0, 10_000)) is None
+
+
+def test_under_a_full_pool_nothing_is_said_of_the_cache_but_what_is_certain() -> None:
+    full = {"usage": 0.99, "running": 40, "waiting": 9}
+    assert causes(asked(5_000, 100_000, **full)) == []
+    assert causes(asked(0, 100_000, **full)) == []
+    assert causes(asked(0, 10_608, largest_block=8320, max_model_len=4096, **full)) == ["below_block"]

@@ -102,3 +102,11 @@ def test_a_number_that_stands_still_while_requests_end_is_a_limit() -> None:
 def test_all_told_places_at_half_of_the_pool_leave_the_rest_for_nobody() -> None:
     assert over_provisioned(symptoms(8, usage=0.2, running=8, waiting=0)) is not None
     assert over_provisioned(symptoms(8, usage=0.6, running=8, waiting=0)) is None
+
+
+def test_llama_cpp_defers_for_want_of_a_slot_alone() -> None:
+    found = seqs_full(symptoms(engine="llamacpp", running=4, waiting=(12, 15)))
+    assert found is not None
+    assert "--ctx-size" in found.actions[0].what
+    assert seqs_full(symptoms(engine="llamacpp", running=4, waiting=(0, 15))) is None
+    assert seqs_full(symptoms(engine="llamacpp", running=(3, 4), waiting=9)) is None

@@ -87,7 +87,7 @@ def kept_of(seconds: int, every: int) -> list[float]:
 def test_looks_of_a_minute_are_kept_some_seconds_apart_and_the_newest_always() -> None:
     kept = kept_of(600, 2)
     assert kept[-1] == 598
-    assert 60 <= kept[-1] - kept[0] <= 70
-    assert len(kept) <= 10
+    assert 60 <= kept[-1] - kept[0] <= 76
+    assert len(kept) <= 7
     assert kept_of(2, 2) == [0]
     assert kept_of(1_000, 100) == [800, 900]

@@ -50,6 +50,15 @@ def test_engines_behind_one_port_do_not_use_one_another_s_blocks() -> None:
     assert (one.prefix_caching, two.prefix_caching) == (True, False)
 
 
+def test_the_pool_of_data_parallel_engines_has_a_null_block_for_each() -> None:
+    both = TEXT.replace('num_gpu_blocks="65"', 'num_gpu_blocks="130"')
+    second = both.splitlines()[2].replace('engine="0"', 'engine="1"')
+    pool = reading_of(f"{both}{second}\n").pool
+    assert pool is not None
+    assert (pool.num_blocks, pool.usable_blocks, pool.blocks_per_request, pool.max_model_len) == (130, 128, 32, 1024)
+    assert pool.single_group
+
+
 def test_an_engine_that_speculates_is_not_credited_what_it_computes_again() -> None:
     told = TEXT.replace(LABELS, LABELS + ',enable_prefix_caching="True"')
     pool = reading_of(f'{told}vllm:spec_decode_num_drafts_total{{engine="0"}} 0.0\n').pool

@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 UNDER = {"underscores": True}
 OLD = {"old_names": True}
-SHUFFLED = {"labels": (("model_name", "org/a model, \\\"big\\\""), ("engine", "3"), ("pod", "x-1"))}
+SHUFFLED = {"labels": (("model_name", 'org/a model, \\"big\\"'), ("engine", "3"), ("pod", "x-1"))}
 MOVING = {"prompt": 110_000, "queries": 110_000, "hits": 88_000, "generated": 560_000, "stop": 930}
 
 PAIRS = (
@@ -110,6 +110,9 @@ PAIRS = (
     Pair("four places", "over_provisioned",
          {"usage": 0.2, "running": 4, "blocks": 11_469, "cache": {"kv_cache_max_concurrency": "11.2"}},
          {"stop": 940, "generated": 560_000}),
+    Pair("four of full length fit almost three times", "over_provisioned",
+         {"usage": 0.34, "running": 4, "blocks": 11_469, "cache": {"kv_cache_max_concurrency": "11.2"}},
+         {"generated": 505_000, "stop": 905}),
     Pair("hardly used", "over_provisioned", {"usage": 0.04, "running": 6, "blocks": 90_000}, {"generated": 530_000}),
     Pair("64 take 3 %", "over_provisioned", {"usage": 0.03, "running": 64, "blocks": 400_000}, {**MOVING}, UNDER),
     Pair("16 take 1 %", "over_provisioned", {"usage": 0.01, "running": 16, "blocks": 500_000}, {**MOVING}, SHUFFLED),
@@ -155,6 +158,9 @@ PAIRS = (
          {"hits": 82_000, "queries": 140_000, "prompt": 140_000, "stop": 960}),
     Pair("by the old name", "prefix_cache_too_small", {"usage": 0.88, "running": 22, "hits": 50_000},
          {"hits": 51_000, "queries": 130_000, "prompt": 130_000, "stop": 940}, OLD),
+    Pair("a small pool turned over", "prefix_cache_too_small",
+         {"usage": 0.5, "running": 6, "hits": 300_000, "queries": 1_000_000, "prompt": 1_000_000, "blocks": 300},
+         {"hits": 330_000, "queries": 1_200_000, "prompt": 1_200_000, "generated": 540_000, "stop": 990}),
     # refused by the engine
     Pair("a full queue", "engine_rejecting",
          {"usage": 0.6, "running": 20, "waiting": 0, "rejected": {"max_num_queued_reqs": 10,

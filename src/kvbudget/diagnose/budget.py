@@ -25,6 +25,7 @@ def budget_full(s: Symptoms) -> Finding | None:
     knob = {
         "sglang": "SGLang: lower --schedule-conservativeness to 0.3 (its own guide: usage below 0.9 with a queue)",
         "tgi": "TGI: ask for smaller max_new_tokens; --max-batch-total-tokens is charged for all that may come",
+        "vllm": "vLLM: a smaller --watermark, which keeps blocks free at admission",
         "trtllm": "TensorRT-LLM: capacity_scheduler_policy MAX_UTILIZATION instead of GUARANTEED_NO_EVICT",
     }.get(engine, "let the engine reserve less for answers that end early")
     of = "reserved" if engine == "tgi" else "in use"
@@ -34,7 +35,7 @@ def budget_full(s: Symptoms) -> Finding | None:
     return Finding(
         code="budget_full",
         severity=Severity.CRITICAL,
-        message=f"{words}; {engine} lets in by what requests may generate, and they stop earlier",
+        message=f"{words}; {engine} keeps blocks back for what requests may generate, and they stop earlier",
         evidence=s.evidence(
             waiting_for_room_requests=last.for_room,
             new_token_ratio=ratio,
@@ -58,6 +59,8 @@ def budget_full(s: Symptoms) -> Finding | None:
 
 def _reserves_too_much(s: Symptoms) -> Sure | None:
     last = s.last
+    if _held_back(s):
+        return Sure("low", "by elimination: max_num_seqs is told and not reached, the steps are not full of prompts")
     if s.window.engine not in RESERVING or not last.for_room or last.usage is None or s.happened("preemptions"):
         return None
     if s.max_num_seqs is not None and (last.running or 0) >= s.max_num_seqs:
@@ -72,6 +75,16 @@ def _reserves_too_much(s: Symptoms) -> Sure | None:
         return None
     always = s.several and s.always(lambda look: bool(look.for_room))
     return Sure("medium" if always else "low", "a queue at usage below 0.9, in an engine that reserves for answers")
+
+
+def _held_back(s: Symptoms) -> bool:
+    """An engine whose limits are told and not reached has a queue and free blocks: it keeps some back (--watermark)."""
+    if s.window.engine != "vllm" or s.max_num_seqs is None or not s.pinned or (s.usage_high or 1) >= NEARLY:
+        return False
+    if (s.running_high or 0) >= s.max_num_seqs or s.happened("preemptions") or is_full(s) is not None:
+        return False
+    waits = s.always(lambda look: (look.for_room or 0) >= _WAITING)
+    return waits and s.happened("generation_tokens") > s.happened("prompt_tokens")
 
 
 def gate_budget_full(gate: GateWindow) -> Finding | None:

@@ -95,6 +95,6 @@ def _bound(s: Symptoms) -> Sure | None:
         return Sure("high", "steps are as large as max_num_batched_tokens lets them be")
     if how == "prompts" and not limited:
         return Sure("medium", "nearly all that is computed is prompts, and neither pool nor places are full")
-    if limited or s.pinned or not s.several or s.window.engine not in _BY_ELIMINATION:
+    if limited or s.pinned or not s.several or s.by_reason("rejected") or s.window.engine not in _BY_ELIMINATION:
         return None
     return Sure("low", "by elimination: pool and places have room, the number running moves, nobody is deferred")

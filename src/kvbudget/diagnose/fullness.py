@@ -22,6 +22,7 @@ _SHARE_EACH = 0.10
 _RISING_FROM, _GROWS = 0.85, 0.003
 _TINY_TOKENS = 2048  # a pool so small that a request of this length fills it is too small (sglang#14972)
 _MOSTLY_PROMPT = 0.6
+_ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 3, 0.9, 10
 
 
 def starved(look: Seen) -> bool:
@@ -46,7 +47,7 @@ def is_full(s: Symptoms) -> Sure | None:
         if high is not None and high >= NEARLY:
             return Sure("high", "the engine preempted within the window, and the gauge is at its top")
         return Sure("medium", "the engine preempted within the window; the gauge does not show the moment of it")
-    if s.figure("kv_full_warnings"):
+    if s.figure("no_room"):
         return Sure("high", "the engine itself logged that it found no room in the cache")
     if s.holds(lambda look: bool(look.swapped)) and (high or 0) >= _AFTER_PREEMPTION:
         return Sure("high", "requests are swapped out or paused, which only a full pool makes the engine do")
@@ -62,7 +63,20 @@ def is_full(s: Symptoms) -> Sure | None:
 
 def is_runaway(s: Symptoms) -> bool:
     """Few hold nearly all of it, nobody waits, nobody was preempted: the verdict is theirs, not the pool's."""
-    return not s.last.for_room and not s.happened("preemptions") and few_hold_all(s)
+    return not s.last.for_room and not s.happened("preemptions") and (few_hold_all(s) or run_to_the_window(s))
+
+
+def run_to_the_window(s: Symptoms) -> bool:
+    """Whether hardly an answer ends by itself, and the few that run can come to hold all of the pool at that length."""
+    longest, pool, running = number(s.window.limits.max_model_len), s.pool_tokens, s.running_high
+    ended = s.by_reason("finished")
+    total, output, prompt = sum(ended.values()), s.output_mean, s.prompt_mean
+    if not longest or not pool or not running or total < _ENDED or output is None or prompt is None:
+        return False
+    by_length = ended.get("length", 0.0) / total
+    few = running * _SHARE_EACH <= 1
+    long = output >= longest / 2 and output >= _ANSWER_OVER_PROMPT * prompt
+    return few and by_length >= _BY_LENGTH and long and running * longest >= NEARLY * pool
 
 
 def few_hold_all(s: Symptoms) -> bool:

@@ -1,7 +1,7 @@
 """Decides whether a few requests that go on and on hold the pool."""
 
 from kvbudget.diagnose.finding import Action, Cost, Finding, Lever, Severity, Sure
-from kvbudget.diagnose.fullness import few_hold_all, is_full, is_runaway
+from kvbudget.diagnose.fullness import FULL, few_hold_all, is_full, is_runaway, run_to_the_window
 from kvbudget.diagnose.symptoms import Symptoms, mean_of
 
 _GROWS = 0.003  # of the pool, from the first look to the last
@@ -9,7 +9,8 @@ _GROWS = 0.003  # of the pool, from the first look to the last
 
 def runaway_output(s: Symptoms) -> Finding | None:
     """A few long answers hold nearly all of the pool; where others wait for it, it is why."""
-    if not few_hold_all(s) or not (is_runaway(s) or (is_full(s) is not None and _by_answers(s))):
+    behind = is_full(s) is not None and (s.last.usage or 0) >= FULL and _by_answers(s)
+    if not is_runaway(s) and not (few_hold_all(s) and behind):
         return None
     last, held, output = s.last, s.held_tokens_each, s.output_mean
     asked = mean_of(s.window.max_tokens)
@@ -20,7 +21,13 @@ def runaway_output(s: Symptoms) -> Finding | None:
     words += f", about {held:,.0f} tokens each" if held else ""
     words += f", while an answer that ended had {output:,.0f}" if output else ""
     words += "; nobody waits yet" if not last.for_room else f"; {last.for_room:,} wait behind them"
-    growing = s.usage_rise >= _GROWS or s.happened("generation_tokens") > 0
+    to_the_window = run_to_the_window(s)
+    if to_the_window:
+        words = (
+            f"answers run on to the window: all that ended did so by length, {output or 0:,.0f} tokens after prompts of"
+        )
+        words += f" {s.prompt_mean or 0:,.0f}; the {s.running_high} that run can hold the whole pool"
+    growing = to_the_window or s.usage_rise >= _GROWS or s.happened("generation_tokens") > 0
     return Finding(
         code="runaway_output",
         severity=Severity.WARNING if not last.for_room else Severity.CRITICAL,

@@ -5,6 +5,7 @@ Hits are whole blocks: a shared beginning shorter than one block never hits (vll
 """
 
 from kvbudget.diagnose.finding import Action, Cost, Finding, Lever, Severity, Sure
+from kvbudget.diagnose.fullness import is_full
 from kvbudget.diagnose.symptoms import Symptoms, number
 from kvbudget.engines.window import Distribution
 
@@ -33,7 +34,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
     sure = _below_block(s)
-    if sure is None:
+    if sure is None or (sure.level != "high" and is_full(s) is not None):
         return None
     block = _block(s)
     longest = number(s.window.limits.max_model_len)
@@ -74,9 +75,9 @@ def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     if asked is None or asked.rate >= _LOW or _is_unwired(s) or (asked.rate < _NONE and _below_block(s)):
         return None
     sure = _pushed_out(s, asked)
-    if sure is None:
+    if sure is None or is_full(s) is not None:  # a full pool has no room for a cache either: that follows from it
         return None
-    before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before > asked.rate else ""
+    before = f", it was {asked.before:.0%} before" if asked.before is not None and asked.before >= _WAS_GOOD else ""
     kept = kept_s(s, asked)
     lasts = f"; what is cached lasts about {kept:,.1f} s" if kept is not None else ""
     return Finding(
@@ -115,7 +116,7 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     asked = _asked(s)
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
-    if _below_block(s) or _pushed_out(s, asked):
+    if _below_block(s) or _pushed_out(s, asked) or is_full(s) is not None:
         return None
     block, prompt = _block(s), s.prompt_mean
     long_enough = block is not None and prompt is not None and prompt >= _ABOVE_A_BLOCK * block
@@ -241,12 +242,25 @@ def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
     if usage >= _PRESSED and shared and asked.rate < _LOW:
         level = "medium" if asked.rate >= _NONE else "low"
         return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
+    differ = _all_or_nothing(s)
+    if asked.rate < _NONE or differ is False:
+        return None
+    level = "medium" if differ else "low"  # older versions do not tell what was computed of each request
     kept = kept_s(s, asked)
-    if asked.rate >= _NONE and kept is not None and kept < _SOON_S:
-        return Sure("medium", f"what is computed takes the place of all that is cached every {kept:.1f} s")
-    if asked.rate >= _NONE and s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
+    if kept is not None and kept < _SOON_S:
+        return Sure(level, f"what is computed takes the place of all that is cached every {kept:.1f} s")
+    if s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
         return Sure("low", "several times the whole pool was computed within the window")
     return None
+
+
+def _all_or_nothing(s: Symptoms) -> bool | None:
+    """Whether some requests find what they share and others nothing of it; where all find the same there is no more.
+
+    None where it is not told."""
+    told = s.window.computed_lengths
+    few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(0.9))
+    return None if few is None or many is None else few[1] < many[0]
 
 
 def kept_s(s: Symptoms, asked: "_Asked") -> float | None:

@@ -13,6 +13,7 @@ _INFERRED_WAITING = 2
 RESERVING = ("sglang", "tgi", "trtllm", "trtllm-triton")
 # A pool that holds this many times what can run is too large by as much (public log of a Qwen3-VL-30B-A3B: 2.8).
 _OVERSIZED = 2.0
+_FAR_OVERSIZED = 2.5
 _HARDLY_USED = 0.10
 _BUSY = 4
 _SHORT_S = 10
@@ -46,7 +47,9 @@ def seqs_full(s: Symptoms) -> Finding | None:
         refuted_by="a number running that moves while the queue stays, or a start-up log with a larger max_num_seqs",
         actions=(
             Action(
-                "raise --max-num-seqs" + (f" to {more:,}" if more else ""),
+                "raise --parallel, and --ctx-size by as much: slots share the context"
+                if s.window.engine == "llamacpp"
+                else "raise --max-num-seqs" + (f" to {more:,}" if more else ""),
                 Cost.FREE,
                 f"the pool holds about {room:,} of these at 95 %; the queue goes, each answer's tokens/s falls somewhat"
                 if room
@@ -79,6 +82,8 @@ def _limit_reached(s: Symptoms) -> Sure | None:
             return None
         return Sure("high", "max_num_seqs is told, and so many run")
     usage = s.usage_high
+    if s.window.engine == "llamacpp" and s.pinned and s.always(lambda look: bool(look.for_room)):
+        return Sure("medium", "llama.cpp lets a request wait for one reason only: no slot is free")
     if usage is None or usage >= NEARLY or s.window.engine in RESERVING or last.for_room < _INFERRED_WAITING:
         return None
     if is_full(s) is not None or prefill_is_the_limit(s):
@@ -165,6 +170,10 @@ def _far_too_large(s: Symptoms) -> tuple[float, Sure, str] | None:
     if whole is not None and whole >= _OVERSIZED * last.running and usage <= 1 / _OVERSIZED and turned_over:
         words = f"{last.running} run, no more although requests come and go, and it holds {whole:.1f} of full length"
         return whole / last.running, Sure("medium", "the number running stood still while requests ended"), words
+    untimed = s.window_s is None and last.running >= _BUSY and usage <= 1 / _OVERSIZED
+    if untimed and whole is not None and whole >= _FAR_OVERSIZED * last.running:
+        words = f"{last.running} run at both looks, and it holds {whole:.1f} of full length"
+        return whole / last.running, Sure("low", "the number running stood still; how long is not told"), words
     if usage <= _HARDLY_USED and last.running >= _BUSY:
         words = f"{last.running} run and take {usage:.1%} of it: it would hold {holds:,} like them"
         level = "medium" if holds >= 4 * _MOST_AT_ONCE or len(s.looks) > 10 else "low"

@@ -12,6 +12,8 @@ from kvbudget.engines.window import Counts, Distribution, EngineWindow, Gauges
 # Of more looks than two, the share in which something has to be seen, or the last: what was over before is over.
 _OFTEN = 1 / 3
 _FEW_LOOKS = 2
+# Less is 0: what is divided by it would be no number any more.
+_NO_SHARE, _NO_TIME_S = 1e-9, 1e-3
 
 
 class Seen(NamedTuple):
@@ -41,8 +43,8 @@ class Symptoms:
         self.looks = tuple(_seen(look) for look in window.looks) or (Seen(None, None, None, None, None),)
         self.counts = window.counts
         self.totals: Counts = window.counts if window.since_start else window.totals
-        told = max_num_seqs if max_num_seqs is not None else window.limits.max_num_seqs
-        self.max_num_seqs = told if told is not None and told > 0 else None
+        told = _count(max_num_seqs if max_num_seqs is not None else window.limits.max_num_seqs)
+        self.max_num_seqs = told or None
 
     # Gauges
 
@@ -130,7 +132,13 @@ class Symptoms:
         """
         began, ended = self.window.ttft_s, self.finished
         told = [look.running for look in self.looks if look.running is not None]
-        if self.window.since_start or began is None or ended is None or len(told) < len(self.looks):
+        if (
+            self.window.since_start
+            or self.window.restarted
+            or began is None
+            or ended is None
+            or len(told) < len(self.looks)
+        ):
             return 0.0
         return max(0.0, (number(began.count) or 0.0) - ended - (told[-1] - told[0]))
 
@@ -153,7 +161,8 @@ class Symptoms:
     @property
     def window_s(self) -> float | None:
         """How long it was looked at."""
-        return number(self.window.window_s) or None
+        told = number(self.window.window_s)
+        return told if told is not None and told >= _NO_TIME_S else None
 
     # What a request takes
 
@@ -234,7 +243,8 @@ def mean_of(told: Distribution | None) -> float | None:
 
 def _seen(look: Gauges) -> Seen:
     parts = (look.usage, *look.usage_by_kind.values(), *look.usage_by_rank.values())
-    shares = [share for part in parts if (share := number(part)) is not None and share <= 1]
+    told = [share for part in parts if (share := number(part)) is not None and share <= 1]
+    shares = [share if share >= _NO_SHARE else 0.0 for share in told]
     return Seen(
         max(shares, default=None),
         _count(look.running),

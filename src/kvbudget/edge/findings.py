@@ -22,7 +22,7 @@ from kvbudget.gate.fleet.member import Member
 
 SCHEMA = "kvbudget.findings/1"
 WINDOW_S = 60.0
-_STRIDE_S = 8.0  # between two looks that are kept; the newest is always there
+_STRIDE_S = 14.0  # between two looks that are kept; the newest is always there
 _NS = 1_000_000_000
 
 

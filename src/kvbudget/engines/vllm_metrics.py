@@ -80,6 +80,22 @@ def pool_from_cache_config(labels: Mapping[str, str]) -> EnginePool:
     )
 
 
+def labels_of_one(labels: Mapping[str, str], engines: int) -> Mapping[str, str]:
+    """The same with the blocks of one of the data-parallel `engines` that a server tells of.
+
+    vLLM 0.32 adds up num_gpu_blocks over all of them and tells kv_cache_size_tokens and kv_cache_max_concurrency of one
+    (v1/engine/core_client.py `_apply_ready_response`, seen with --data-parallel-size 2). Where tokens are those of all
+    blocks told, or not told at all, the number is taken as it stands.
+    """
+    texts = [labels.get(name, "") for name in ("num_gpu_blocks", "block_size", "kv_cache_size_tokens")]
+    if engines < 2 or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts):
+        return labels
+    blocks, block_size, tokens = map(int, texts)
+    if blocks % engines or tokens > blocks // engines * block_size:
+        return labels
+    return {**labels, "num_gpu_blocks": str(blocks // engines)}
+
+
 def _length_behind(tokens: int, concurrency: float, per_request: int, block_size: int) -> tuple[int, bool]:
     """(max_model_len, whether one group of `block_size` explains the figures).
 

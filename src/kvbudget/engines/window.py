@@ -103,8 +103,9 @@ class EngineWindow:
     `window_s`: None for one look, when `counts` and `times` are since the engine's start (`since_start`). `restarted`:
     its counters began anew within the window, and what they tell is of the time after. `looks`: oldest first, at least
     one. `missing`: what this engine or version does not export, each with what to use instead. `notes`: what was read
-    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote. `totals`: what
-    the same counters stand at since the engine's start; old news that a window without traffic is read against.
+    in an unusual way, such as a removed name. `extra`: figures of one engine that a finding may quote.
+    `computed_lengths`: prompt tokens of a request that were computed, what the cache had left out. `totals`: what the
+    same counters stand at since the engine's start; old news that a window without traffic is read against.
     """
 
     engine: str
@@ -123,6 +124,7 @@ class EngineWindow:
     e2e_s: Distribution | None = None
     prompt_lengths: Distribution | None = None
     output_lengths: Distribution | None = None
+    computed_lengths: Distribution | None = None
     max_tokens: Distribution | None = None
     step_tokens: Distribution | None = None
     missing: tuple[str, ...] = ()

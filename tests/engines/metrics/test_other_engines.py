@@ -293,3 +293,21 @@ def test_no_value_is_too_absurd(value: str) -> None:
     observation = observation_of(None, "".join(f"{name} {value}\n" for name in names))
     assert all(window.last.usage is None and window.last.running is None for window in observation.engines)
     assert len(observation.engines) == 7
+
+
+def test_what_dynamo_counts_is_taken_before_a_gauge_that_two_publishers_write() -> None:
+    text = (
+        "dynamo_component_kvstats_active_blocks 98\ndynamo_component_kvstats_total_blocks 100\n"
+        "dynamo_component_kvstats_gpu_cache_usage_percent 0.013\n"
+    )
+    window = only(None, text)
+    assert window.last.usage == 0.98
+    assert "1.3%" in window.notes[0]
+
+
+def test_what_sglang_counts_while_nobody_is_there_is_its_cache() -> None:
+    values = {"token_usage": (0.93,), "num_running_reqs": (0,), "num_queue_reqs": (0,), "max_total_num_tokens": (1000,)}
+    assert only(None, sglang(values)).last.usage == 0
+    assert only(None, sglang({**values, "num_queue_reqs": (2,)})).last.usage == 0.93
+    mamba = only(None, sglang({**values, "mamba_usage": (1.0,), "num_running_reqs": (4,)}))
+    assert mamba.last.usage_by_kind == {"full": 0.93, "mamba": 1.0}

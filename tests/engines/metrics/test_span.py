@@ -50,6 +50,17 @@ def test_one_counter_among_many_that_fell_is_counted_alone() -> None:
     assert (told.grew("a"), told.grew("b"), told.grew("c"), told.restarted) == (10, 10, 3, True)
 
 
+def test_when_most_counters_fell_all_began_anew() -> None:
+    told = span("a 10\nb 10\nc 10\n", "a 2\nb 2\nc 12\n", counters=("a", "b", "c"))
+    assert (told.grew("a"), told.grew("c"), told.restarted) == (2, 12, True)
+
+
+def test_a_series_that_is_left_out_of_some_scrapes_is_compared_with_where_it_was() -> None:
+    told = span("c_total 10\n", "other 1\n", "c_total 4\n", "c_total 6\n")
+    assert (told.grew("c_total"), told.restarted) == (6, True)
+    assert span("c_total 10\n", "other 1\n", "c_total 14\n").grew("c_total") == 4
+
+
 def test_a_series_that_was_not_there_yet_began_at_zero() -> None:
     told = span('c_total{r="a"} 5\n', 'c_total{r="a"} 6\nc_total{r="b"} 2\n')
     assert told.grew_by("c_total", "r") == {"a": 1, "b": 2}

@@ -195,3 +195,18 @@ def test_a_pool_that_is_not_sized_yet_is_said(text: Text) -> None:
 def test_a_scrape_of_nothing_is_refused_and_says_what_it_saw() -> None:
     with pytest.raises(Exception, match="known are vLLM"):
         observation_of(None, "# nothing\nnode_cpu_seconds_total 5\n", source="file.prom")
+
+
+def test_the_blocks_that_data_parallel_engines_tell_are_those_of_all_of_them() -> None:
+    """As vLLM 0.32 told with --data-parallel-size=2 and --num-gpu-blocks-override=65."""
+    told = INFO.replace('num_gpu_blocks="65"', 'num_gpu_blocks="130"')
+    running = 'vllm:num_requests_running{{model_name="m",engine="{0}"}} 1\n'
+    text = told + told.replace('engine="0"', 'engine="1"') + running.format(0) + running.format(1)
+    for window in observation_of(None, text).engines:
+        pool = window.limits.pool
+        assert pool is not None
+        assert (pool.num_blocks, pool.usable_blocks, pool.tokens, pool.max_model_len) == (65, 64, 2080, 1024)
+        assert pool.single_group
+    (alone,) = observation_of(None, told + running.format(0)).engines
+    assert alone.limits.pool is not None
+    assert alone.limits.pool.num_blocks == 130

@@ -9,13 +9,16 @@ from dataclasses import replace
 from typing import NoReturn
 
 from kvbudget.diagnose.finding import Action, Diagnosis, Lever
-from kvbudget.errors import BadConfigError
-from kvbudget.planner.advice.counting import Numbers
+from kvbudget.errors import BadConfigError, InputError
+from kvbudget.planner.advice.counting import Counting, Numbers
+from kvbudget.planner.advice.solve import planned
 from kvbudget.planner.advice.steps import Advice, advice_of
-from kvbudget.planner.advice.walk import Step
+from kvbudget.planner.advice.walk import Step, with_flags
 from kvbudget.planner.request import Plan
+from kvbudget.planner.workload.margin import NO_MARGIN
 
 _LONGEST = 2_000
+_LIMITS = (Lever.LOWER_CONCURRENCY, Lever.RAISE_THE_LIMIT)
 
 
 def plan_of_budget(path: str) -> Plan:
@@ -49,15 +52,17 @@ def with_expected(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
     advice = advice_of(plan)
     steps = {step.name: step for step in (*advice.spending, *advice.retreat)}
     findings = tuple(
-        replace(finding, actions=tuple(_expected(action, advice, steps) for action in finding.actions))
+        replace(finding, actions=tuple(_expected(action, advice, steps, plan) for action in finding.actions))
         for finding in diagnosis.findings
     )
     return replace(diagnosis, findings=findings)
 
 
-def _expected(action: Action, advice: Advice, steps: dict[str, Step]) -> Action:
+def _expected(action: Action, advice: Advice, steps: dict[str, Step], plan: Plan) -> Action:
     if action.lever is None:
         return action
+    if action.lever in _LIMITS and action.value is not None:
+        return action._replace(expected=f"{_with_limit(plan, advice.now, action.value)}; {action.expected}")
     step = steps.get(action.lever.value)
     if step is None or step.alone is None:
         why = "" if step is None else f" ({step.note})"
@@ -65,6 +70,16 @@ def _expected(action: Action, advice: Advice, steps: dict[str, Step]) -> Action:
     told = "; ".join(_moves(advice.now, step.alone))
     flag = f"; {step.flag}" if step.flag and action.lever is not Lever.REPLICA else ""
     return action._replace(expected=f"planned: {told or 'nothing changes'}{flag}; {action.expected}")
+
+
+def _with_limit(plan: Plan, now: Numbers, limit: int) -> str:
+    """What the pool becomes with another max_num_seqs: fewer sequences leave more memory to it, and more take some."""
+    try:
+        changed = planned(with_flags(plan.request, max_num_seqs=limit))
+    except InputError as error:
+        return f"planned: not possible ({error.message})"
+    then = Counting(None, NO_MARGIN).numbers(changed)
+    return f"planned with --max-num-seqs {limit}: {'; '.join(_moves(now, then)) or 'the pool stays as it is'}"
 
 
 def _moves(now: Numbers, then: Numbers) -> Iterator[str]:

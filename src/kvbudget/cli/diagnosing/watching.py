@@ -12,6 +12,7 @@ from kvbudget.engines.window import Observation
 from kvbudget.errors import InputError, printable
 
 _RETRY_S = 1.0
+_BEFORE, _LEAST = 6, 10  # lines of verdicts before this one, and lines that this one has before them
 _HISTORY = 12  # verdicts that the screen keeps, the newest first
 Diagnosed = Callable[[Observation], Diagnosis]
 
@@ -99,7 +100,7 @@ class Watch:
                 head.append("what was seen last:")
         before = ["", "verdicts so far", *(f"  {when}  {verdict}" for when, verdict in self.history)]
         told = [] if self.last is None else ["", *diagnosis_lines(self.last, width)]
-        if height is not None:
-            left = max(6, height - len(head) - min(len(before), 6) - 1)
-            told, before = told[:left], before[:6]
-        return [*head, *told, *(before if self.history else [])]
+        if height is None:
+            return [*head, *told, *before]
+        kept = before[: max(0, min(_BEFORE, height - len(head) - _LEAST))]
+        return [*[*head, *told][: height - len(kept)], *kept]

@@ -45,7 +45,10 @@ def observe(
 
 
 class Observer:
-    """The same sources again and again: each window of a live address begins where the last one ended."""
+    """The same sources again and again: each window of a live address begins where the last one ended.
+
+    A window of 0 waits for nothing: at first it tells of all since the engine's start, then of what was since the last.
+    """
 
     def __init__(
         self,
@@ -72,20 +75,24 @@ class Observer:
         """The next window; it takes as long as the longest of the live addresses."""
         told: list[Told] = []
         errors: list[InputError] = []
-        if self._remote:
-            with ThreadPoolExecutor(len(self._remote)) as threads:
-                found = threads.map(_caught, [remote.observe for remote in self._remote])
-                for one in found:
-                    if isinstance(one, InputError):
-                        errors.append(one)
-                    else:
-                        told.append(Told(one))
+        for one in self._answers():
+            if isinstance(one, InputError):
+                errors.append(one)
+            else:
+                told.append(Told(one))
         files = self._saved(errors)
         self._metrics([file for file in files if file.is_metrics], told, errors)
         self._logs([file for file in files if not file.is_metrics], told, errors)
         if not told:
             raise errors[0]
         return combined(told, [str(error) for error in errors])
+
+    def _answers(self) -> list[Observation | InputError]:
+        """Of all addresses over the same window. One alone is asked in this thread: Ctrl-C ends its wait."""
+        if len(self._remote) < 2:
+            return [_caught(remote.observe) for remote in self._remote]
+        with ThreadPoolExecutor(len(self._remote)) as threads:
+            return list(threads.map(_caught, [remote.observe for remote in self._remote]))
 
     def _saved(self, errors: list[InputError]) -> list[Saved]:
         found: list[Saved] = []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from kvbudget.edge.observing.asking import Answer, Asker, refused
+from kvbudget.engines.metrics.exposition import shown as printed
 from kvbudget.engines.metrics.observation import NAMED, observation_of_scrapes
 from kvbudget.engines.metrics.span import STARTED, Scrape
 from kvbudget.engines.readings import Sample, plain_name
@@ -84,4 +85,4 @@ def _one_series(one: object) -> tuple[dict[str, str], list[tuple[float, float]]]
             found.append((float(at_s), float(value)))
         except (TypeError, ValueError):
             continue
-    return {str(name): str(value) for name, value in metric.items()}, found
+    return {str(name): printed(str(value)) for name, value in metric.items()}, found

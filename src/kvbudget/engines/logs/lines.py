@@ -70,9 +70,13 @@ def _telling(text: str, hints: Sequence[str], signs: dict[str, int]) -> list[tup
     return found
 
 
-def plain_lines(text: str, hints: Sequence[str]) -> Iterator[Line]:
-    """The lines that hold one of `hints`, without colours and envelopes, however many they are."""
+def plain_lines(text: str, hints: Sequence[str], raw_hint: str) -> Iterator[Line]:
+    """The lines that hold one of `hints`, without colours and envelopes, however many they are; those that hold
+    `raw_hint` as they stand, for they may be nearly all."""
     for number, raw in enumerate(text.split("\n"), 1):
+        if raw_hint in raw:
+            yield Line(number, raw[:_LONGEST], "")
+            continue
         for hint in hints:
             if hint in raw:
                 break

@@ -23,6 +23,7 @@ PREFIXES = ("dynamo_frontend_", "dynamo_component_")
 CORE = (*_USAGE, *_INFLIGHT)
 WITHIN = ("dp_rank", "dynamo_endpoint", "dynamo_component", "model", "endpoint")
 COUNTERS = (_REQUESTS, "dynamo_component_requests_total")
+_APART = 0.1
 _MISSING = (
     "preemptions, prefix hits and why requests wait are the engine's: scrape its own port (DYN_SYSTEM_PORT) as well",
 )
@@ -60,8 +61,16 @@ def window(span: Span) -> EngineWindow:
         prompt_lengths=span.distribution("dynamo_frontend_input_sequence_tokens"),
         output_lengths=span.distribution("dynamo_frontend_output_sequence_tokens"),
         missing=_MISSING,
+        notes=_contradiction(newest),
         extra={} if rate is None else {"prefix_hit_rate": rate},
     )
+
+
+def _contradiction(sums: Sums) -> tuple[str, ...]:
+    told, counted = _usages(sums)
+    if told is None or counted is None or abs(told - counted) < _APART:
+        return ()
+    return (f"the usage gauge says {told:.1%}, active blocks {counted:.1%} of all: the count is taken",)
 
 
 def beside(engine: EngineWindow, dynamo: EngineWindow) -> EngineWindow:
@@ -81,13 +90,17 @@ def beside(engine: EngineWindow, dynamo: EngineWindow) -> EngineWindow:
 
 
 def _look(sums: Sums, at_s: float | None) -> Gauges:
-    usage = next((share(sums.mean(name, 1.0 + ROUNDING)) for name in _USAGE if name in sums), None)
-    active, blocks = _first(sums, _ACTIVE), _first(sums, _BLOCKS)
-    if usage is None and active is not None and blocks:
-        usage = share(active / blocks)
+    told, counted = _usages(sums)
     inflight, queued = _first(sums, _INFLIGHT), sums.count(_QUEUED)
     running = None if inflight is None else max(0, int(inflight) - (queued or 0))
-    return Gauges(at_s=at_s, usage=usage, running=running, waiting=queued)
+    return Gauges(at_s=at_s, usage=told if counted is None else counted, running=running, waiting=queued)
+
+
+def _usages(sums: Sums) -> tuple[float | None, float | None]:
+    """(by the gauge, by the count of blocks): two publishers have written the gauge in turn (dynamo#7753)."""
+    told = next((share(sums.mean(name, 1.0 + ROUNDING)) for name in _USAGE if name in sums), None)
+    active, blocks = _first(sums, _ACTIVE), _first(sums, _BLOCKS)
+    return told, None if active is None or not blocks else share(active / blocks)
 
 
 def _first(sums: Sums, names: tuple[str, ...]) -> float | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kvbudget.engines.readings import Sample, plain_name
 
 MAX_LINES = 200_000
-_LONGEST_LINE = 65_536
+_LONGEST_LINE, _LONGEST_LABEL = 65_536, 1024
 # Possessive throughout: a damaged line costs its length, not its square.
 _LABEL = re.compile(r'\s*+,?+\s*+([A-Za-z_][\w.]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
 _SAMPLE = re.compile(
@@ -57,12 +57,19 @@ def parsed(text: str, wanted: Callable[[str], bool]) -> Exposition:
         if match is None or value is None or labels is None:
             damaged += 1
             continue
-        samples.append(Sample(name, labels, value))
+        samples.append(Sample(name, {key: shown(text) for key, text in labels.items()}, value))
         stamp = _number(match[4]) if match[4] else None
         if stamp is not None and 0 < stamp < float("inf"):
             stamp = stamp / 1000 if stamp > _MILLISECONDS else stamp
             newest = stamp if newest is None else max(newest, stamp)
     return Exposition(tuple(samples), helps, newest, damaged)
+
+
+def shown(label: str) -> str:
+    """A label's value as it may reach a terminal, and no longer than anybody reads."""
+    if label.isprintable():
+        return label[:_LONGEST_LABEL]
+    return "".join(c if c.isprintable() else "?" for c in label[:_LONGEST_LABEL])
 
 
 def labels_in(text: str) -> dict[str, str] | None:

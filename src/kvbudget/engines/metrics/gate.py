@@ -5,8 +5,7 @@ The gate names them in `edge/admin.py` and `edge/metrics.py`; a test keeps both 
 
 from collections.abc import Sequence
 
-from kvbudget.engines.metrics.span import Scrape, Span, only_of
-from kvbudget.engines.readings import Sums
+from kvbudget.engines.metrics.span import Parted, Scrape, Span, identities
 from kvbudget.engines.window import GateWindow
 
 PREFIX = "kvbudget_"
@@ -24,9 +23,10 @@ COUNTERS = (OUTCOMES, REFUSALS, DRIFT)
 def windows(scrapes: Sequence[Scrape]) -> list[GateWindow]:
     """One for each instance of the newest scrape; outcomes, refusals and queue are those of the whole gate."""
     scrapes = [_own_labels(scrape) for scrape in scrapes]
-    newest = Sums(scrapes[-1].samples)
-    instances = dict.fromkeys(sample.labels.get("instance", "") for sample in newest.samples(POOL))
-    return [_window(instance, scrapes) for instance in instances]
+    found = identities(scrapes[-1], (POOL,))
+    parted = [Parted(scrape, ("instance",)) for scrape in scrapes]
+    instances = dict.fromkeys(one.get("instance", "") for one in found)
+    return [_window(instance, [part.of({"instance": instance}) for part in parted]) for instance in instances]
 
 
 def _own_labels(scrape: Scrape) -> Scrape:
@@ -44,8 +44,7 @@ def _own_labels(scrape: Scrape) -> Scrape:
 
 
 def _window(instance: str, scrapes: Sequence[Scrape]) -> GateWindow:
-    of_it = [only_of(scrape, {"instance": instance}) for scrape in scrapes]
-    span = Span(of_it, COUNTERS)
+    span = Span(scrapes, COUNTERS)
     sums = span.sums[-1]
     promised = sums.count(LEDGER_RESERVED)
     first, last = scrapes[0].at_s, scrapes[-1].at_s

@@ -3,14 +3,14 @@
 `observation_of(older, newer, seconds)` for two texts; `observation_of_scrapes` for many, as of a Prometheus server.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
 from kvbudget.engines.metrics import dynamo, gate, llamacpp, lmdeploy, sglang, tgi, trtllm, vllm
 from kvbudget.engines.metrics.exposition import Exposition, parsed
-from kvbudget.engines.metrics.span import STARTED, Scrape, Span, agrees, identities, only_of, told_apart
+from kvbudget.engines.metrics.span import STARTED, Parted, Scrape, Span, agrees, identities, told_apart
 from kvbudget.engines.readings import Sums
 from kvbudget.engines.window import EngineWindow, Observation
 from kvbudget.errors import UnsupportedError
@@ -133,15 +133,22 @@ def _windows(reader: Reader, scrapes: Sequence[Scrape]) -> list[EngineWindow]:
     if not found and reader.core != vllm.CORE:
         return []  # such as Triton without its TensorRT-LLM backend
     names = {name for scrape in scrapes for one in identities(scrape, reader.core, reader.within) for name in one}
+    parted = [Parted(scrape, names) for scrape in scrapes]
     windows = []
     for identity, where in zip(found or [{}], told_apart(found or [{}]), strict=True):
-        of_it = [only_of(scrape, identity) for scrape in scrapes]
+        of_it = [part.of(identity) for part in parted]
         seen = [scrape for scrape in of_it if any(sample.name.startswith(reader.prefixes) for sample in scrape.samples)]
-        span = Span(seen, reader.counters, names)
+        span = Span(seen, reader.counters, names, _siblings(identity, found))
         window = reader.window(span)
-        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters, names))
+        totals = window if span.alone else reader.window(Span(seen[-1:], reader.counters, names, span.siblings))
         windows.append(replace(_dated(window, span, where), totals=totals.counts))
     return [windows[0], *(_without_the_server_s(window, newest, found) for window in windows[1:])]
+
+
+def _siblings(identity: Mapping[str, str], found: Sequence[Mapping[str, str]]) -> int:
+    """Engines of the same server: they differ in the label `engine` alone."""
+    own = {**identity, "engine": ""}
+    return max(1, sum({**other, "engine": ""} == own for other in found))
 
 
 def _dated(window: EngineWindow, span: Span, where: str) -> EngineWindow:

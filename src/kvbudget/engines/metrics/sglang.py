@@ -4,7 +4,7 @@ Names: SGLang of 2024 to 2026 (`managers/scheduler_metrics_mixin.py`, `metrics/c
 data-parallel replica show the same, replicas add up; a series with a priority is part of the one without.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvbudget.engines.metrics.span import ROUNDING, Labels, Scrape, Span, share
 from kvbudget.engines.readings import EngineReading, Sample, Sums, pool_of_tokens, within
@@ -151,19 +151,26 @@ def _look(sums: Sums, at_s: float | None, kinds: Mapping[str, str]) -> Gauges:
     by_rank = {rank: used for rank, part in replicas.items() if (used := _usage(part, bool(kinds))) is not None}
     sizes = {rank: replicas[rank].most(MAX_TOKENS) or 1.0 for rank in by_rank}
     deferred = [count for name in (GRAMMAR_QUEUE, *_TRANSFER_QUEUES) if (count := sums.over(name, REPLICA)) is not None]
-    waiting = sums.over(QUEUE, REPLICA)
+    running, waiting = sums.over(RUNNING, REPLICA), sums.over(QUEUE, REPLICA)
+    if _nobody_there(running, waiting, deferred):
+        by_rank = dict.fromkeys(by_rank, 0.0)
     return Gauges(
         at_s=at_s,
         usage=share(
             sum(used * sizes[rank] for rank, used in by_rank.items()) / sum(sizes.values()) if by_rank else None
         ),
         usage_by_kind={kind: used for kind, name in kinds.items() if (used := share(sums.most(name))) is not None},
-        running=sums.over(RUNNING, REPLICA),
+        running=running,
         waiting=None if waiting is None else waiting + sum(deferred),
         deferred=sum(deferred) if deferred else None,
         swapped=sums.over("sglang:num_paused_reqs", REPLICA),
         usage_by_rank=by_rank if len(by_rank) > 1 else {},
     )
+
+
+def _nobody_there(running: int | None, waiting: int | None, deferred: Sequence[int]) -> bool:
+    """Whatever is in use then is the radix cache's, and evictable; versions that do not export it count it as used."""
+    return running == 0 and waiting == 0 and not any(deferred)
 
 
 def _replicas(sums: Sums) -> dict[str, Sums]:
@@ -193,7 +200,8 @@ def _kinds(span: Span) -> dict[str, str]:
     used = {kind: name for kind, name in _SUB_POOLS if any(sums.most(name) for sums in span.sums)}
     if "sliding" not in used and "mamba" not in used:
         return {}
-    return {kind: name for kind, name in _SUB_POOLS if kind in used or (kind == "full" and name in span.sums[-1])}
+    told = {kind: name for kind, name in _SUB_POOLS if kind in used or (kind == "full" and name in span.sums[-1])}
+    return told if "full" in told else {"full": USAGE, **told}
 
 
 def _retracted(span: Span) -> tuple[float | None, tuple[str, ...]]:

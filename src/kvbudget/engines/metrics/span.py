@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from kvbudget.engines.readings import Sample, Sums, plain_name
 from kvbudget.engines.window import Distribution
+from kvbudget.errors import BadValueError
 
 STARTED = "process_start_time_seconds"  # of prometheus_client, wherever it runs on Linux
 _LARGEST = 1e15
 ROUNDING = 1e-6  # a share that was computed may be a little above 1
 _SAME_START_S = 2.0  # Prometheus and prometheus_client round it
+MAX_ENGINES = 256
 _NOT_IDENTITY = ("le", "quantile", "pid")
 Labels = tuple[tuple[str, str], ...]
 
@@ -30,12 +32,16 @@ class Scrape(NamedTuple):
 class Span:
     """Scrapes of one engine, oldest first, at least one. With one alone, counters tell of all time since its start.
 
-    `counters` are its names that only grow. A counter that fell began anew: it counts from 0. When most of them fell,
-    or the process began later, all count from 0 at that scrape. Labels of `identity` tell this engine from others, not
-    one of its series from another: a collector that adds one in between does not make all of them new.
+    `counters` are its names that only grow. A counter that fell began anew: it counts from 0. When most of those that
+    had counted anything fell, or the process began later, all count from 0 at that scrape. Labels of `identity` tell
+    this engine from others, not one of its series from another: a collector that adds one in between does not make all
+    of them new. `siblings`: how many data-parallel engines its server has, this one too.
     """
 
-    def __init__(self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = ()) -> None:
+    def __init__(
+        self, scrapes: Sequence[Scrape], counters: Iterable[str], identity: Iterable[str] = (), siblings: int = 1
+    ) -> None:
+        self.siblings = siblings
         self.scrapes = scrapes
         self.sums = [Sums(scrape.samples) for scrape in scrapes]
         self.helps = scrapes[-1].helps
@@ -57,12 +63,14 @@ class Span:
 
     def _compare(self, before: Mapping[tuple[str, Labels], float], index: int) -> None:
         now = self._values[index]
-        counted = [(series, value) for series, value in now.items() if self._counts(series[0])]
-        fell = [series[0] for series, value in counted if value < before.get(series, 0.0)]
-        rose = sum(value > before.get(series, inf) for series, value in counted)
+        counted = [
+            (before.get(series, 0.0), value, series[0]) for series, value in now.items() if self._counts(series[0])
+        ]
+        fell = [name for was, value, name in counted if value < was]
+        held = sum(value >= was > 0 for was, value, _ in counted)
         starts = [self.sums[at].most(STARTED) for at in (index - 1, index)]
         later = starts[0] is not None and starts[1] is not None and starts[1] > starts[0] + _SAME_START_S
-        if later or len(fell) > rose:
+        if later or len(fell) > held:
             self._from, self._anew = index, True
         self.fell += [name for name in fell if name not in self.fell]
 
@@ -167,17 +175,20 @@ def _bound(text: str) -> float | None:
 def identities(scrape: Scrape, core: Iterable[str], within: Iterable[str] = ()) -> list[dict[str, str]]:
     """Which engines a scrape tells of: the label sets of their core gauges, one that is part of another left out.
 
-    Labels `within` one engine do not tell it from another.
+    Labels `within` one engine do not tell it from another. Raises BadValueError for more than can be told apart.
     """
     unused = {*_NOT_IDENTITY, *within}
     names = frozenset(map(plain_name, core))
-    found: list[dict[str, str]] = []
+    found: dict[Labels, dict[str, str]] = {}
     for sample in scrape.samples:
         if sample.name in names:
             labels = {name: value for name, value in sample.labels.items() if name not in unused}
-            if labels not in found:
-                found.append(labels)
-    return [one for one in found if not any(one.items() < other.items() for other in found)]
+            found.setdefault(tuple(sorted(labels.items())), labels)
+            if len(found) > MAX_ENGINES:
+                raise BadValueError(
+                    f"more than {MAX_ENGINES} engines in one scrape", fix="give them in parts, or ask for fewer"
+                )
+    return [one for one in found.values() if not any(one.items() < other.items() for other in found.values())]
 
 
 def agrees(labels: Mapping[str, str], identity: Mapping[str, str]) -> bool:
@@ -185,9 +196,21 @@ def agrees(labels: Mapping[str, str], identity: Mapping[str, str]) -> bool:
     return all(labels.get(name, value) == value for name, value in identity.items())
 
 
-def only_of(scrape: Scrape, identity: Mapping[str, str]) -> Scrape:
-    """The samples that may be of this engine."""
-    return scrape._replace(samples=tuple(one for one in scrape.samples if agrees(one.labels, identity)))
+class Parted:
+    """A scrape by the labels that tell engines apart: all samples of one part go to the same engines."""
+
+    def __init__(self, scrape: Scrape, names: Iterable[str]) -> None:
+        self._scrape = scrape
+        self._parts: dict[Labels, list[Sample]] = {}
+        wanted = frozenset(names)
+        for sample in scrape.samples:
+            labels = tuple(sorted(pair for pair in sample.labels.items() if pair[0] in wanted))
+            self._parts.setdefault(labels, []).append(sample)
+
+    def of(self, identity: Mapping[str, str]) -> Scrape:
+        """The samples that may be of this engine."""
+        parts = [part for labels, part in self._parts.items() if agrees(dict(labels), identity)]
+        return self._scrape._replace(samples=tuple(sample for part in parts for sample in part))
 
 
 def told_apart(found: Sequence[Mapping[str, str]]) -> list[str]:

@@ -4,6 +4,8 @@ Names and units: vLLM 0.32 `v1/metrics/loggers.py`, 0.6 to 0.11 `engine/metrics.
 deprecated in X.Y is hidden in X.Y+1 and removed in X.Y+2.
 """
 
+from collections.abc import Mapping
+
 from kvbudget.engines.metrics.span import ROUNDING, Span, share
 from kvbudget.engines.readings import EnginePool, EngineReading, Sums
 from kvbudget.engines.vllm_metrics import (
@@ -17,11 +19,12 @@ from kvbudget.engines.vllm_metrics import (
     NUM_WAITING_BY_REASON,
     OLD_KV_CACHE_USAGE,
     PROMPT_TOKENS,
+    labels_of_one,
     pool_from_cache_config,
 )
 from kvbudget.engines.window import Counts, EngineWindow, Gauges, Limits
 from kvbudget.errors import BadValueError
-from kvbudget.units import Tokens
+from kvbudget.units import Blocks, Tokens
 
 READ_BY_GATE = (
     CACHE_CONFIG_INFO, KV_CACHE_USAGE, OLD_KV_CACHE_USAGE, NUM_DRAFTS, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING,
@@ -72,7 +75,7 @@ def reading(sums: Sums) -> EngineReading:
     Raises BadValueError for a pool that is not sized yet, or told in a form that we do not know.
     """
     told = sums.samples(CACHE_CONFIG_INFO)
-    pool = pool_from_cache_config(told[-1].labels) if told else None
+    pool = _pool_of_all(told[-1].labels, len(told)) if told else None
     if pool is not None and (len(told) > 1 or NUM_DRAFTS in sums):
         # Data-parallel engines do not use one another's blocks; with EAGLE or MTP a request computes the last block
         # that it finds again (vLLM 0.32 v1/core/kv_cache_coordinator.py: drop_eagle_block).
@@ -85,6 +88,17 @@ def reading(sums: Sums) -> EngineReading:
         preemptions=sums.count(NUM_PREEMPTIONS),
         deferred=_deferred(sums),
         progress=sums.progress(PROMPT_TOKENS, GENERATION_TOKENS),
+    )
+
+
+def _pool_of_all(labels: Mapping[str, str], engines: int) -> EnginePool:
+    """Where vLLM tells the blocks of all its engines, what follows from one engine's figures is of one engine."""
+    one = labels_of_one(labels, engines)
+    pool = pool_from_cache_config(one)
+    if one is labels:
+        return pool
+    return pool._replace(
+        num_blocks=Blocks(pool.num_blocks * engines), usable_blocks=Blocks(pool.usable_blocks * engines)
     )
 
 
@@ -125,6 +139,7 @@ def window(span: Span) -> EngineWindow:
         e2e_s=span.distribution("vllm:e2e_request_latency_seconds"),
         prompt_lengths=span.distribution("vllm:request_prompt_tokens"),
         output_lengths=span.distribution("vllm:request_generation_tokens"),
+        computed_lengths=span.distribution("vllm:request_prefill_kv_computed_tokens"),
         max_tokens=span.distribution("vllm:request_params_max_tokens"),
         step_tokens=span.distribution("vllm:iteration_tokens_total"),
         missing=_missing(span),
@@ -158,7 +173,7 @@ def _pool(span: Span) -> tuple[EnginePool | None, dict[str, int], list[str]]:
     notes: list[str] = []
     for sample in span.sums[-1].samples(CACHE_CONFIG_INFO):
         try:
-            found = pool_from_cache_config(sample.labels)
+            found = pool_from_cache_config(labels_of_one(sample.labels, span.siblings))
         except BadValueError as error:
             notes.append(error.message)
             continue

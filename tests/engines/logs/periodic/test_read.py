@@ -1,10 +1,12 @@
 """What logs of engines that serve tell. The lines have the engines' wordings, the figures are made up."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvbudget.engines.logs.periodic.read import observation_of_log
 from kvbudget.engines.window import EngineWindow
-from kvbudget.errors import UnsupportedError
+from kvbudget.errors import InputError, UnsupportedError
 
 
 def only(text: str, window_s: float = 600.0) -> EngineWindow:
@@ -104,7 +106,13 @@ def test_one_line_tells_of_the_time_before_it() -> None:
 
 def test_new_year_is_no_jump_back() -> None:
     text = v1("23:59:55", 1, 0, 1.0).replace("03-19", "12-31") + v1("00:00:05", 2, 0, 1.0).replace("03-19", "01-01")
-    assert only(text).window_s == 10
+    window = only(text)
+    assert (window.window_s, len(window.looks)) == (10, 2)
+
+
+def test_a_clock_that_was_set_back_ends_the_window() -> None:
+    window = only(v1("07:08:57", 1, 0, 1.0) + v1("06:00:00", 2, 0, 1.0) + v1("06:00:10", 3, 0, 1.0))
+    assert (window.window_s, [look.running for look in window.looks]) == (10, [2, 3])
 
 
 def test_answers_in_the_access_log_are_counted_between_the_lines() -> None:
@@ -188,7 +196,7 @@ def test_llamacpp_s_slots_and_lines_without_room_are_counted() -> None:
         "1.00.345.200 I srv  log_server_r: done request: POST /v1/chat/completions 127.0.0.1 500\n"
     )
     window = only(text)
-    assert (window.engine, [look.running for look in window.looks], window.window_s) == ("llamacpp", [1, 2, 1], 2.0)
+    assert (window.engine, [look.running for look in window.looks], window.window_s) == ("llamacpp", [1, 2, 2, 1], 2.0)
     assert (window.counts.prompt_tokens, window.counts.generation_tokens, window.counts.failed) == (3553, 40, 1)
     assert (window.extra["no_room"], window.extra["longest_tokens"]) == (1, 3593)
     assert window.limits.max_model_len == 131072
@@ -208,3 +216,34 @@ def test_a_log_of_the_start_alone_tells_the_limits() -> None:
 def test_a_huge_line_of_digits_takes_no_time() -> None:
     with pytest.raises(UnsupportedError):
         observation_of_log(("Running: KV cache usage: Decode batch eval time = " + "1" * 60_000 + "\n") * 50)
+
+
+def test_lines_without_room_alone_are_a_log_too() -> None:
+    warning = "srv  update_slots: failed to find free space in the KV cache, retrying with smaller batch size, i = {}\n"
+    window = only("".join(warning.format(1024 >> at) for at in range(3)))
+    assert (window.engine, window.last.running, window.extra["no_room"]) == ("llamacpp", None, 2)
+
+
+PIECES = (
+    "INFO 03-19 07:08:57 [loggers.py:259] Engine 000: ", "Running: 4 reqs, ", "Waiting: 99999999999999 reqs, ",
+    "1 reqs",
+    "GPU KV cache usage: 64.6%", "CPU KV cache usage: 300.0%", "Preemptions: 7", "is preempted by ", "Decode batch",
+    " ",
+    "[2026-09-13 16:06:05 DP1 TP0] ", "#running-req: 3, ", "#queue-req: 4", "token usage: 7.5, ", "#retracted_reqs: 1",
+    "slot launch_slot_: id  0 | task 0 | processing task", "failed to find free space", "\n", "\n", "\x1b[31m",
+    '{"log": "',
+    "12-31 23:59:59", "00-00 99:99:99", "HTTP/1.1", '"POST /v1 HTTP/1.1" 500', "swa token usage: 1.00, ",
+    "prompt throughput: 1.0 tokens/s",
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join), st.floats(0, 1e9))
+def test_no_log_raises_anything_but_an_error_of_input(text: str, window_s: float) -> None:
+    try:
+        observation = observation_of_log(text, window_s)
+    except InputError:
+        return
+    for window in observation.engines:
+        assert all(look.usage is None or 0 <= look.usage <= 1 for look in window.looks)
+        assert window.window_s is None or window.window_s >= 0

@@ -35,13 +35,15 @@ class Reader:
         self.rates: dict[str, float] = {}
         self.context: int | None = None
         self._busy: set[str] = set()
+        self._begun = False
 
     def read(self, line: Line) -> None:
-        """Take one line; each begin and end of a request is a look."""
+        """Take one line; each begin and end of a request is a look, and each time that there was no room."""
         text = line.text
         tally = self.tallies.setdefault("", Tally())
         if any(mark in text for mark in _NO_ROOM):
-            tally.note("no_room")
+            running = len(self._busy) if self._begun else None
+            tally.add(Entry(Gauges(at_s=moment_s(text), running=running), counts={"no_room": 1.0}))
         elif "Context size has been exceeded" in text:
             tally.note("context_exceeded")
         elif match := _STATUS.search(text):
@@ -55,9 +57,13 @@ class Reader:
         elif slot := _SLOT.search(text):
             self._slot(slot[1], text, tally)
 
+    def answered(self, status: str) -> None:
+        """llama.cpp has no access log of this form: such a line is another's."""
+
     def _slot(self, slot: str, text: str, tally: Tally) -> None:
         if "processing task" in text:
             self._busy.add(slot)
+            self._begun = True
         elif "stop processing" in text:
             self._busy.discard(slot)
             held = _HELD.search(text)

@@ -1,5 +1,6 @@
 """Decides what a log tells of an engine that serves: its periodic lines, and the pool from its start: entry here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,6 +16,9 @@ from kvbudget.units import Blocks, Tokens
 
 LOG_WINDOW_S = 600.0
 _HINTS = (*vllm.HINTS, *sglang.HINTS, *llamacpp.HINTS)
+# uvicorn's access log, of vLLM and SGLang alike; inside of a JSON envelope its quotes are escaped.
+_ACCESS = "HTTP/1.1"
+_STATUS = re.compile(r'"POST /\S{0,200} HTTP/1\.1\\?"? ([0-9]{3})')
 _NULL_BLOCKS = {"vllm": 1}
 _PREEMPTIONS_LOGGED = (0, 32)  # read at 0.32: a line without them means none
 _REFUSED, _LEFT = ("http_429", "http_503"), "http_499"
@@ -37,9 +41,13 @@ def observation_of_log(text: str, window_s: float = LOG_WINDOW_S, *, source: str
     Raises UnsupportedError where it has none of the lines that an engine writes while it serves.
     """
     readers: tuple[PeriodicReader, ...] = (vllm.Reader(), sglang.Reader(), llamacpp.Reader())
-    for line in plain_lines(text, _HINTS):
+    for line in plain_lines(text, _HINTS, _ACCESS):
+        status = _STATUS.search(line.text) if _ACCESS in line.text else None
         for reader in readers:
-            reader.read(line)
+            if status is None:
+                reader.read(line)
+            else:
+                reader.answered(status[1])
     told = [(sum(tally.lines for tally in reader.tallies.values()), index) for index, reader in enumerate(readers)]
     most, index = max(told, key=lambda pair: pair[0])
     reader = readers[index]

@@ -11,7 +11,7 @@ from kvbudget.engines.logs.periodic.tally import Entry, Tally
 from kvbudget.engines.logs.receipt import Line
 from kvbudget.engines.window import Gauges
 
-HINTS = ("Decode batch", "Prefill batch", "#retracted_reqs", "#retracted_req", "Decode out of memory", "HTTP/1.1")
+HINTS = ("Decode batch", "Prefill batch", "#retracted_reqs", "#retracted_req", "Decode out of memory")
 _N = r"([0-9]+(?:\.[0-9]+)?)"
 _RUNNING = re.compile(r"#running-req: ([0-9]{1,9})")
 _QUEUE = re.compile(r"#queue-req: ([0-9]{1,9})")
@@ -29,7 +29,6 @@ _RETRACTED = re.compile(r"#retracted_reqs?: ([0-9]{1,9})")
 _RATIO = re.compile(r"#new_token_ratio: [0-9.]{1,12} -> " + _N)
 _REPLICA = re.compile(r"\bDP([0-9]{1,4})\b")
 _OTHER_RANK = re.compile(r"\b(?:ATTN_TP|TP|PP|EP)(?!0\b)[0-9]{1,4}\b")
-_STATUS = re.compile(r'"POST /\S{0,200} HTTP/1\.[01]"? ([0-9]{3})')
 
 
 class Reader:
@@ -55,8 +54,6 @@ class Reader:
                 self.rates["new_token_ratio"] = float(ratio[1])
             return
         if "Decode batch" not in text and "Prefill batch" not in text:
-            if status := _STATUS.search(text):
-                tally.note(f"http_{status[1]}")
             return
         running, queue = _RUNNING.search(text), _QUEUE.search(text)
         if running is None or queue is None:
@@ -82,3 +79,8 @@ class Reader:
                 "prefix_hits": float(cached[1]),
             }
         tally.add(Entry(look, {"generation_tokens": float(generated[1])} if generated else {}, counts))
+
+    def answered(self, status: str) -> None:
+        """Count it beside the line that comes next, of the first replica."""
+        tally = next(iter(self.tallies.values())) if self.tallies else self.tallies.setdefault("", Tally())
+        tally.note(f"http_{status}")

@@ -53,8 +53,10 @@ class Tally:
         moments = in_order([entry.look.at_s for entry in entries])
         stamped = all(moment is not None for moment in moments)
         at = [moment if moment is not None and stamped else index * usual_s for index, moment in enumerate(moments)]
-        first = next(index for index, moment in enumerate(at) if moment >= at[-1] - window_s) if at else 0
-        kept, at = entries[first:], at[first:]
+        first = len(at) - 1
+        while first > 0 and at[-1] - window_s <= at[first - 1] <= at[first]:  # a clock that was set back ends it
+            first -= 1
+        kept, at = entries[max(0, first) :], at[max(0, first) :]
         sums: dict[str, float] = {}
         for index, entry in enumerate(kept[1:], 1):
             elapsed = at[index] - at[index - 1]
@@ -91,3 +93,6 @@ class PeriodicReader(Protocol):
 
     def read(self, line: Line) -> None:
         """Take one line, in the order of the log."""
+
+    def answered(self, status: str) -> None:
+        """Take a line of the access log."""

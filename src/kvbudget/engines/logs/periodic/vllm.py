@@ -12,7 +12,7 @@ from kvbudget.engines.logs.receipt import Line
 from kvbudget.engines.window import Gauges
 
 USUAL_S = 10.0
-HINTS = ("KV cache usage: ", "Running: ", "is preempted by ", "Prefix cache hit rate: ", "HTTP/1.1")
+HINTS = ("KV cache usage: ", "Running: ", "is preempted by ", "Prefix cache hit rate: ")
 _N = r"([0-9]+(?:\.[0-9]+)?)"
 _ENGINE = re.compile(r"\bEngine ([0-9]{1,4}): ")
 _PROMPT = re.compile(r"(?:Avg )?prompt throughput: " + _N + " tokens/s", re.IGNORECASE)
@@ -28,7 +28,6 @@ _USAGE = re.compile(r"(?<!CPU )\b(?!CPU )\w+ KV cache usage: " + _N + "%")
 _CPU_USAGE = re.compile(r"CPU KV cache usage: " + _N + "%")
 _HIT_RATE = re.compile(r"(?<!External )\bPrefix cache hit rate: (?:GPU: )?" + _N + "%", re.IGNORECASE)
 _CUMULATIVE = re.compile(r"is preempted by .{0,400}total(?:_num)?_cumulative_preemption(?:_cnt)?=([0-9]{1,9})")
-_STATUS = re.compile(r'"POST /\S{0,200} HTTP/1\.[01]"? ([0-9]{3})')
 
 
 class Reader:
@@ -55,8 +54,6 @@ class Reader:
             self.rates["prefix_hit_rate"] = round(float(match[1]) / 100, 6)
         usage, running = _USAGE.search(text) or _CPU_USAGE.search(text), _COUNTS["running"].search(text)
         if usage is None or running is None:
-            if status := _STATUS.search(text):
-                self._of("").note(f"http_{status[1]}")
             return
         engine = _ENGINE.search(text)
         told = {name: int(match[1]) for name, pattern in _COUNTS.items() if (match := pattern.search(text))}
@@ -77,6 +74,10 @@ class Reader:
         self._of(engine[1] if engine else "").add(
             Entry(look, rates, {"preemptions": float(preempted[1])} if preempted else {})
         )
+
+    def answered(self, status: str) -> None:
+        """Count it beside the line that comes next."""
+        self._of("").note(f"http_{status}")
 
     def _of(self, engine: str) -> Tally:
         # What no engine's name stands before is of the first one.
