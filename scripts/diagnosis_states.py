@@ -124,6 +124,21 @@ VLLM = (
         State("all-found-long", "2 clients, 800 in of which 160 shared by all, 40 out: there is no more to find",
               load(2, 800, 40, shared=160), window_s=6),
     )),
+    Group("other", ("--max-model-len=1536", "--block-size=64", "--num-gpu-blocks-override=49"), (
+        State("storm", "16 clients, 200 in of which 128 shared, 500 out", load(16, 200, 500, shared=128), settle_s=8),
+        State("at-ease", "4 clients, 220 in of which 192 shared, 90 out", load(4, 220, 90, shared=192)),
+        State("thrash", "3 clients that pick one of 12 prefixes of 512 tokens, 560 in and 20 out",
+              load(3, 560, 20, shared=512, families=12), settle_s=8, window_s=6),
+        State("all-found", "2 clients, 640 in of which 256 shared by all, 40 out", load(2, 640, 40, shared=256), window_s=6),
+        State("runaway", "2 clients, 30 in, and every answer runs on to the window of 1,536", load(2, 30, 1506), settle_s=12),
+        State("no-sharing", "2 clients, 500 in and 50 out, no two prompts alike", load(2, 500, 50), window_s=6),
+    )),
+    Group("other-seqs", ("--max-model-len=2048", "--block-size=32", "--num-gpu-blocks-override=701", "--max-num-seqs=7",
+                         "--max-num-queued-reqs=26"), (
+        State("full", "20 clients, 120 in of which 96 shared, 500 out; 7 may run", load(20, 120, 500, shared=96), settle_s=8),
+        State("rejecting", "40 clients, 120 in of which 96 shared, 500 out; 26 may be inside",
+              load(40, 120, 500, shared=96, pause_s=0.3), settle_s=8),
+    )),
 )  # fmt: skip
 
 BLOCKS_2K = ("--num-blocks=2049", "--block-size=16", "--max-model-len=8192")  # 32,768 tokens

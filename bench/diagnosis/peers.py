@@ -9,6 +9,7 @@ is put beside the label:
 - wrong: anything else, also an alarm where nothing is wrong, or silence where something is.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -105,9 +106,10 @@ def install(peer: Peer) -> str:
     return ""
 
 
-def ask_doctor(url: str) -> Said:
-    """`vllm-doctor diagnose URL`; findings in its own order of severity."""
-    told = _json([CACHE / "vllm-doctor" / "bin" / "vllm-doctor", "diagnose", url, "--output", "json"])
+def ask_doctor(url: str, text: str) -> Said:
+    """`vllm-doctor diagnose URL`, under which `text` is served; findings in its own order of severity."""
+    command = [CACHE / "vllm-doctor" / "bin" / "vllm-doctor", "diagnose", url, "--output", "json"]
+    told = _remembered(DOCTOR, text, command)
     if told is None:
         return Said("no answer", ("insufficient_data",), ())
     return doctor_said(told)
@@ -127,7 +129,8 @@ def doctor_said(told: Mapping[str, Any]) -> Said:
 def ask_pilot(older: Path | None, newer: Path) -> Said:
     """`inferpilot doctor OLDER NEWER`."""
     files = [path for path in (older, newer) if path]
-    told = _json([CACHE / "inferpilot" / "bin" / "inferpilot", "doctor", *files, "--json"])
+    command = [CACHE / "inferpilot" / "bin" / "inferpilot", "doctor", *files, "--json"]
+    told = _remembered(PILOT, "".join(path.read_text() for path in files), command)
     if told is None:
         return Said("no answer", ("insufficient_data",), ())
     verdict = str(told["verdict"])
@@ -162,11 +165,15 @@ def served(texts: Mapping[str, str]) -> Iterator[str]:
         thread.join()
 
 
-def _json(command: list[Any]) -> Any:
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=CALL_S, check=False, cwd=CACHE
-    )
+def _remembered(peer: Peer, text: str, command: list[Any]) -> Any:
+    """Its answer as JSON, None for none. The same text has the same answer: one of them takes seconds."""
+    kept = CACHE / "answers" / f"{peer.name}-{peer.version}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        words = [str(word) for word in command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=CALL_S, check=False, cwd=CACHE)
+        kept.write_text(done.stdout)
     try:
-        return json.loads(done.stdout)
+        return json.loads(kept.read_text())
     except ValueError:
         return None

@@ -78,7 +78,7 @@ def compared(chosen: Sequence[corpus.Snapshot], folder: Path) -> list[Row]:
             answer = corpus.asked(one, folder)
             said = {
                 "kvbudget": Said(", ".join((answer.verdict, *answer.findings)), (answer.verdict,), answer.findings),
-                "vllm-doctor": peers.ask_doctor(f"{url}/{one.name}/metrics"),
+                "vllm-doctor": peers.ask_doctor(f"{url}/{one.name}/metrics", one.newer),
                 "inferpilot": peers.ask_pilot(files[0] if len(files) > 1 else None, files[-1]),
             }
             rows.append(Row(one, said, {tool: mark(one, said[tool]) for tool in TOOLS}))
