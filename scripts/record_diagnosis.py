@@ -6,7 +6,8 @@
     .venv/bin/python scripts/record_diagnosis.py --list
 
 One engine at a time. Two scrapes a state go to `tests/corpus/recorded/GROUP.STATE.{a,b}.prom.gz`, and what was done to
-`tests/corpus/recorded.jsonl`. Labels are not touched: they stand in `tests/corpus/labels.toml`.
+`tests/corpus/recorded.jsonl`. Labels are not touched: they stand in `tests/corpus/labels.toml`. Then
+`scripts/derive_diagnosis.py` writes those that are made of recorded ones.
 """
 
 import argparse
