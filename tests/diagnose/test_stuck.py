@@ -19,6 +19,8 @@ STILL = {"usage": 0.0, "running": 0, "waiting": 6, "prompt_tokens": 0, "generati
         ({"usage": 0.7}, "high"),
         ({"usage": None}, "high"),
         ({"generation_tokens": 1}, None),
+        ({"prompt_tokens": 900}, "high"),  # what is computed of prompts alone, with nobody running, is late news
+        ({"prompt_tokens": 900, "generation_tokens": None}, None),
         ({"finished": {"stop": 1.0}}, None),
         ({"preemptions": 1}, None),
         ({"running": (0, 1)}, None),

@@ -99,11 +99,12 @@ def _judge(args: argparse.Namespace) -> Callable[[Observation], Diagnosis]:
     """With a plan at hand, its limit of sequences is known, and what each action would give."""
     if args.budget is None and args.plan is None:
         return lambda seen: diagnose(seen, args.max_num_seqs)
-    from kvbudget.cli.diagnosing.expecting import plan_of_budget, plan_of_flags, with_expected
+    from kvbudget.cli.diagnosing.expecting import Expecting, plan_of_budget, plan_of_flags
 
     plan = plan_of_budget(args.budget) if args.budget is not None else plan_of_flags(args.plan)
     limit = args.max_num_seqs or plan.settings.max_num_seqs
-    return lambda seen: with_expected(diagnose(seen, limit), plan)
+    expecting = Expecting(plan)
+    return lambda seen: expecting.told(diagnose(seen, limit))
 
 
 def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosis]) -> int:

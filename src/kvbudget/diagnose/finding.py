@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 SCHEMA = "kvbudget.diagnose/1"
+WINDOW = "window_s"  # of all evidence; None where two files do not tell how far apart they are
 Evidence = Mapping[str, float | str | None]
 
 
@@ -112,7 +113,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "code": finding.code,
         "severity": finding.severity.value,
         "message": finding.message,
-        "evidence": {name: value for name, value in finding.evidence.items() if value is not None},
+        "evidence": {name: value for name, value in finding.evidence.items() if value is not None or name == WINDOW},
         "confidence": finding.sure.level,
         "confidence_why": finding.sure.why,
         "refuted_by": finding.refuted_by,

@@ -53,7 +53,11 @@ def stuck(s: Symptoms) -> Finding | None:
 
 def _stands_still(s: Symptoms) -> Sure | None:
     last = s.last
-    if not s.several or not last.waiting or s.progress or s.happened("preemptions"):
+    if not s.several or not last.waiting or s.happened("preemptions"):
+        return None
+    generated = s.grew("generation_tokens")
+    produced = s.progress if generated is None else generated + (s.finished or 0)
+    if produced:
         return None
     if s.always(lambda look: look.running == 0 and bool(look.waiting)):
         if last.for_room == 0:
@@ -61,9 +65,9 @@ def _stands_still(s: Symptoms) -> Sure | None:
         if s.window_s is not None and s.window_s < _COLD_S:
             return Sure("medium", f"{s.window_s:.0f} s only: gauges may be late, or the engine may have just started")
         long = s.window_s is not None and s.window_s >= _SURELY_S
-        told = "and its counters tell that nothing was computed" if s.progress == 0 else "no counter of tokens is told"
-        return Sure("high" if s.progress == 0 or long else "medium", f"nobody runs at {len(s.looks)} looks, {told}")
-    if s.progress is None or s.grew("generation_tokens") is None:
+        told = "and its counters tell that nothing came out" if produced == 0 else "no counter of tokens is told"
+        return Sure("high" if produced == 0 or long else "medium", f"nobody runs at {len(s.looks)} looks, {told}")
+    if s.progress or generated is None:
         return None
     if s.max_num_seqs is not None and last.deferred and (last.running or 0) + last.deferred >= s.max_num_seqs:
         return Sure("medium", "running and deferred take every place together, and nothing is computed (vllm#53130)")

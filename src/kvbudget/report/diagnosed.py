@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from textwrap import wrap
 
-from kvbudget.diagnose.finding import Diagnosis, Finding
+from kvbudget.diagnose.finding import WINDOW, Diagnosis, Finding
 
 WIDTH = 80
 _INDENT, _COST = "  ", 9
@@ -43,6 +43,8 @@ def _first(finding: Finding, width: int) -> Iterator[str]:
     for name, value in finding.evidence.items():
         if value is not None:
             yield from _figure(name, value, width)
+        elif name == WINDOW and finding.evidence.get("looks", 1) != 1:
+            yield from _figure(name, "not told: give --window", width)
     if finding.collect:
         yield ""
         yield "collect"

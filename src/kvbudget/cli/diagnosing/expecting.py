@@ -12,7 +12,7 @@ from kvbudget.diagnose.finding import Action, Diagnosis, Lever
 from kvbudget.errors import BadConfigError, InputError
 from kvbudget.planner.advice.counting import Counting, Numbers
 from kvbudget.planner.advice.solve import planned
-from kvbudget.planner.advice.steps import Advice, advice_of
+from kvbudget.planner.advice.steps import advice_of
 from kvbudget.planner.advice.walk import Step, with_flags
 from kvbudget.planner.request import Plan
 from kvbudget.planner.workload.margin import NO_MARGIN
@@ -47,29 +47,35 @@ def _refuse(message: str) -> NoReturn:
     raise BadConfigError(f"--plan: {message}", fix="as kvbudget plan takes it: --plan 'MODEL --gpu h100'")
 
 
-def with_expected(diagnosis: Diagnosis, plan: Plan) -> Diagnosis:
-    """The same, where every action that has a lever says what the planner computes for it."""
-    advice = advice_of(plan)
-    steps = {step.name: step for step in (*advice.spending, *advice.retreat)}
-    findings = tuple(
-        replace(finding, actions=tuple(_expected(action, advice, steps, plan) for action in finding.actions))
-        for finding in diagnosis.findings
-    )
-    return replace(diagnosis, findings=findings)
+class Expecting:
+    """One plan, and what its advice says of each lever; planned once, however often it is looked."""
 
+    def __init__(self, plan: Plan) -> None:
+        advice = advice_of(plan)
+        self._plan = plan
+        self._now = advice.now
+        self._steps: dict[str, Step] = {step.name: step for step in (*advice.spending, *advice.retreat)}
 
-def _expected(action: Action, advice: Advice, steps: dict[str, Step], plan: Plan) -> Action:
-    if action.lever is None:
-        return action
-    if action.lever in _LIMITS and action.value is not None:
-        return action._replace(expected=f"{_with_limit(plan, advice.now, action.value)}; {action.expected}")
-    step = steps.get(action.lever.value)
-    if step is None or step.alone is None:
-        why = "" if step is None else f" ({step.note})"
-        return action._replace(expected=f"{action.expected}{why}")
-    told = "; ".join(_moves(advice.now, step.alone))
-    flag = f"; {step.flag}" if step.flag and action.lever is not Lever.REPLICA else ""
-    return action._replace(expected=f"planned: {told or 'nothing changes'}{flag}; {action.expected}")
+    def told(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The same, where every action that has a lever says what the planner computes for it."""
+        findings = tuple(
+            replace(finding, actions=tuple(map(self._expected, finding.actions))) for finding in diagnosis.findings
+        )
+        return replace(diagnosis, findings=findings)
+
+    def _expected(self, action: Action) -> Action:
+        if action.lever is None:
+            return action
+        if action.lever in _LIMITS and action.value is not None:
+            limit = _with_limit(self._plan, self._now, action.value)
+            return action._replace(expected=f"{limit}; {action.expected}")
+        step = self._steps.get(action.lever.value)
+        if step is None or step.alone is None:
+            why = "" if step is None else f" ({step.note})"
+            return action._replace(expected=f"{action.expected}{why}")
+        moves = "; ".join(_moves(self._now, step.alone))
+        flag = f"; {step.flag}" if step.flag and action.lever is not Lever.REPLICA else ""
+        return action._replace(expected=f"planned: {moves or 'nothing changes'}{flag}; {action.expected}")
 
 
 def _with_limit(plan: Plan, now: Numbers, limit: int) -> str:
