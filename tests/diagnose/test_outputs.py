@@ -55,7 +55,7 @@ def test_one_look_is_told_with_little_confidence() -> None:
     [
         ({}, True),
         ({"finished": {"length": 8.0, "stop": 1.0}}, False),
-        ({"finished": {"length": 2.0}}, False),
+        ({"finished": {"length": 1.0}}, False),
         ({"waiting": 1}, False),
         ({"running": 1}, False),
         ({"max_model_len": 4_096}, False),

@@ -50,6 +50,7 @@ def asked(hits: float, queries: float, before: tuple[float, float] = (0, 0), /, 
         (asked(5_000, 100_000, usage=0.8), "too_small"),
         (asked(5_000, 100_000, usage=0.79), None),
         (asked(40_000, 100_000, usage=0.95), None),
+        (asked(59_000, 100_000, usage=0.3), None),
         (asked(1_000, 100_000, (60_000, 100_000), usage=0.6), "too_small"),
         (asked(1_000, 100_000, (60_000, 100_000), usage=0.59), "no_sharing"),
         (asked(0, 100_000, usage=0.9), "no_sharing"),
@@ -69,6 +70,13 @@ def test_how_long_a_cached_block_lasts_tells_a_cache_that_is_turned_over() -> No
     found = prefix_cache_too_small(asked(17_920, 61_984, **thrash))
     assert found is not None
     assert found.evidence["cache_lasts_s"] == pytest.approx(0.18, abs=0.01)
+    half = {
+        **thrash,
+        "computed_lengths": histogram({50.0: 37.0, 500.0: 2.0, 1000.0: 44.0, float("inf"): 0.0}, 27_344.0),
+    }
+    assert causes(asked(19_136, 46_480, **half)) == ["too_small"]
+    few = {**thrash, "computed_lengths": histogram({50.0: 70.0, 500.0: 13.0, float("inf"): 0.0}, 7_000.0)}
+    assert causes(asked(19_136, 46_480, **few)) == []  # hardly anybody finds nothing
     alike = {**thrash, "computed_lengths": histogram({50.0: 0.0, 500.0: 152.0, float("inf"): 0.0}, 44_064.0)}
     assert causes(asked(17_920, 61_984, **alike)) == []  # each finds all that is shared: there is no more
     untold = prefix_cache_too_small(asked(17_920, 61_984, **{**thrash, "computed_lengths": None}))

@@ -22,7 +22,7 @@ _SHARE_EACH = 0.10
 _RISING_FROM, _GROWS = 0.85, 0.003
 _TINY_TOKENS = 2048  # a pool so small that a request of this length fills it is too small (sglang#14972)
 _MOSTLY_PROMPT = 0.6
-_ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 3, 0.9, 10
+_ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 2, 0.9, 10
 
 
 def starved(look: Seen) -> bool:
@@ -103,11 +103,4 @@ def is_fixed_footprint(s: Symptoms) -> bool:
         return False
     largest = number(s.window.limits.largest_block)
     asked = s.window.max_tokens.mean if s.window.max_tokens is not None else None
-    known = [number(s.totals.prompt_tokens), number(s.totals.generation_tokens)]
-    ever = sum(value for value in known if value is not None) if None not in known else None
-    running = s.last.running or 0
-    return bool(
-        (largest is not None and largest >= _LARGE_BLOCK)
-        or (asked is not None and prompt + asked < held / 3)
-        or (ever is not None and 0 < ever < held * running)  # more is held than was ever computed
-    )
+    return bool((largest is not None and largest >= _LARGE_BLOCK) or (asked is not None and prompt + asked < held / 3))

@@ -12,6 +12,8 @@ from kvbudget.engines.window import Distribution
 _ASKED_TOKENS = 500  # fewer queried tokens say nothing
 _NONE = 0.02  # a hit rate below this is none
 _LOW = 0.40
+_HALF = 0.60  # where some find all and others nothing, more than this is found by most
+_MISSED = 0.25  # of the requests, that find nothing
 _SOON_S = 10  # a beginning that is not asked for again within this is gone; a person reads longer than that
 _OVER_AND_OVER = 3
 _NEVER = float("inf")
@@ -72,7 +74,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
 def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     """There is something to share, and it is pushed out before it is asked for again."""
     asked = _asked(s)
-    if asked is None or asked.rate >= _LOW or _is_unwired(s) or (asked.rate < _NONE and _below_block(s)):
+    if asked is None or asked.rate >= _HALF or _is_unwired(s) or (asked.rate < _NONE and _below_block(s)):
         return None
     sure = _pushed_out(s, asked)
     if sure is None or is_full(s) is not None:  # a full pool has no room for a cache either: that follows from it
@@ -243,7 +245,7 @@ def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
         level = "medium" if asked.rate >= _NONE else "low"
         return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
     differ = _all_or_nothing(s)
-    if asked.rate < _NONE or differ is False:
+    if asked.rate < _NONE or differ is False or (differ is None and asked.rate >= _LOW):
         return None
     level = "medium" if differ else "low"  # older versions do not tell what was computed of each request
     kept = kept_s(s, asked)
@@ -259,7 +261,7 @@ def _all_or_nothing(s: Symptoms) -> bool | None:
 
     None where it is not told."""
     told = s.window.computed_lengths
-    few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(0.9))
+    few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(1 - _MISSED))
     return None if few is None or many is None else few[1] < many[0]
 
 

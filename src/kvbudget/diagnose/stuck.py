@@ -71,6 +71,8 @@ def _stands_still(s: Symptoms) -> Sure | None:
         return None
     if s.max_num_seqs is not None and last.deferred and (last.running or 0) + last.deferred >= s.max_num_seqs:
         return Sure("medium", "running and deferred take every place together, and nothing is computed (vllm#53130)")
+    if last.usage is None or s.by_reason("rejected"):
+        return None
     still = s.pinned and not s.waiting_rise and s.usage_rise == 0 and bool(last.for_room)
     if still and s.window_s is not None and s.window_s >= _SURELY_S:
         return Sure("medium", "every gauge and every counter stands still, with requests in every place")
