@@ -86,11 +86,12 @@ def compared(chosen: Sequence[corpus.Snapshot], folder: Path) -> list[Row]:
 
 
 def mark(snapshot: corpus.Snapshot, said: Said) -> str:
-    """Beside the label; what the label accepts is as right for every tool."""
+    """Beside the label; what the label accepts is as right for every tool, and what it needs is needed from every one."""
     accepted = {snapshot.verdict, *snapshot.accept}
-    if accepted & set(said.first):
+    told = {*said.first, *said.half}
+    if accepted & set(said.first) and set(snapshot.needs) <= told:
         return RIGHT
-    return HALF if accepted & set(said.half) else WRONG
+    return HALF if accepted & told else WRONG
 
 
 def public_pairs(folder: Path) -> Iterable[corpus.Snapshot]:

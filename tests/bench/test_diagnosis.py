@@ -5,6 +5,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +65,14 @@ def test_no_finding_is_the_word_for_healthy(bench: ModuleType) -> None:
         bench.mark(snapshot("insufficient_data", "healthy"), said) == "right"
     )  # what the label accepts is right for all
     assert bench.mark(snapshot("stuck"), said) == "wrong"
+
+
+def test_what_a_label_needs_is_needed_from_every_tool(bench: ModuleType) -> None:
+    off = Snapshot(
+        "one", "vllm", "vllm", 3.0, "", None, "", (), "prefix_cache_off", ("healthy",), (), ("prefix_cache_off",), ""
+    )
+    assert bench.mark(off, bench.Said("", ("healthy",), ())) == "half"
+    assert bench.mark(off, bench.Said("", ("healthy",), ("healthy", "prefix_cache_off"))) == "right"
 
 
 def test_every_code_that_words_are_mapped_to_is_one_that_labels_use(bench: ModuleType) -> None:
