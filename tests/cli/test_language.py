@@ -13,8 +13,9 @@ from kvbudget.cli.main import COMMANDS, main, parser_of
     ("environment", "chinese"),
     [
         ({}, False), ({"LANG": "zh_CN.UTF-8"}, True), ({"LANG": "en_US.UTF-8"}, False),
-        ({"LC_ALL": "C", "LANG": "zh"}, False), ({"KVBUDGET_LANG": "zh"}, True), ({"KVBUDGET_LANG": "en", "LANG": "zh_CN.UTF-8"}, False),
-        ({"KVBUDGET_LANG": "", "LANG": "zh_TW"}, True), ({"LC_MESSAGES": "zh_CN", "LANG": "de_DE"}, True),
+        ({"LC_ALL": "C", "LANG": "zh"}, False), ({"KVBUDGET_LANG": "zh"}, True),
+        ({"KVBUDGET_LANG": "en", "LANG": "zh_CN.UTF-8"}, False), ({"KVBUDGET_LANG": "", "LANG": "zh_TW"}, True),
+        ({"LC_MESSAGES": "zh_CN", "LANG": "de_DE"}, True),
     ],
 )  # fmt: skip
 def test_the_first_variable_that_is_set_decides(environment: dict[str, str], chinese: bool) -> None:
