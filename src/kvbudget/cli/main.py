@@ -4,7 +4,7 @@ import argparse
 import gc
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from kvbudget import __version__
@@ -110,6 +110,13 @@ class _Overview(_Help):
         self._action_max_length = max(map(len, COMMANDS)) + 4
 
 
+class _NarrowHelp(argparse.RawDescriptionHelpFormatter):
+    """The same for letters that take two columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=66)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 good, 1 finding, 2 usage or unsupported. `argv` None: this is the whole process."""
     if argv is not None:
@@ -144,6 +151,8 @@ def _run_command(argv: list[str]) -> int:
     for word in argv[1:]:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for an empty list
             parser.error(f"argument {word[:-3]}: expected one argument")
+    if "-h" in argv or "--help" in argv:
+        _in_language(parser, COMMANDS[argv[0]])
     args = parser.parse_args(argv[1:])
     gc.set_threshold(_OBJECTS_BETWEEN)
     gc.enable()
@@ -159,6 +168,25 @@ def _run_command(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED  # before a command's own handlers stand
     return code
+
+
+def _in_language(parser: argparse.ArgumentParser, summary: str) -> None:
+    """Help in Chinese, where it is asked for."""
+    known = _chinese()
+    if known:
+        from kvbudget.cli.language import put_into
+
+        put_into(known, parser, summary)
+        parser.formatter_class = _NarrowHelp
+
+
+def _chinese() -> Mapping[str, str]:
+    """Texts of the help in Chinese; none where English is wanted."""
+    import os
+
+    from kvbudget.cli.language import is_chinese, words
+
+    return words() if is_chinese(os.environ) else {}
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
@@ -186,8 +214,9 @@ def _without_command(argv: list[str]) -> NoReturn:
     )
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
+    known = _chinese() if argv[:1] in ([], ["-h"], ["--help"]) else {}
     for name, summary in COMMANDS.items():
-        commands.add_parser(name, help=summary, add_help=False)
+        commands.add_parser(name, help=known.get(summary, summary), add_help=False)
     parser.parse_known_args(argv)
     parser.error(f"COMMAND comes first: {', '.join(COMMANDS)}")
 
