@@ -86,7 +86,7 @@ def compared(chosen: Sequence[corpus.Snapshot], folder: Path) -> list[Row]:
 
 
 def mark(snapshot: corpus.Snapshot, said: Said) -> str:
-    """Beside the label; what it accepts is as right for every tool, and what it needs is needed from every one."""
+    """Beside the label; what the label accepts is right for every tool, what it needs is needed from each."""
     accepted = {snapshot.verdict, *snapshot.accept}
     told = {*said.first, *said.half}
     if accepted & set(said.first) and set(snapshot.needs) <= told:

@@ -5,6 +5,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,9 +68,7 @@ def test_no_finding_is_the_word_for_healthy(bench: ModuleType) -> None:
 
 
 def test_what_a_label_needs_is_needed_from_every_tool(bench: ModuleType) -> None:
-    off = Snapshot(
-        "one", "vllm", "vllm", 3.0, "", None, "", (), "prefix_cache_off", ("healthy",), (), ("prefix_cache_off",), ""
-    )
+    off = replace(snapshot("prefix_cache_off", "healthy"), needs=("prefix_cache_off",))
     assert bench.mark(off, bench.Said("", ("healthy",), ())) == "half"
     assert bench.mark(off, bench.Said("", ("healthy",), ("healthy", "prefix_cache_off"))) == "right"
 
