@@ -225,6 +225,8 @@ class Gate:
                 lacks_room = first and needed is None and kept is None
                 if booking is None and not first:
                     needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
+        if self._learns:
+            self.returns.tried(event, booking, peak_blocks, now_ns, at_once=needed is not None)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:
