@@ -34,9 +34,9 @@ CREDIT_NS = 5 * 10**9
 # enough: at 1 s a flood was free of all that is kept in 6 s of 37.
 BEHIND_NS = 8 * 10**9
 SLACK = 1.4
-# Others who ask for no more than this part of all prompt tokens, and of all requests, hold nobody up: a request a minute
-# must not slow down a server. (Three chats a second beside documents are few tokens, and many who would wait.) What a
-# class has reserved is kept for it however little it asks.
+# Others who ask for no more than this part of all prompt tokens, and of all requests, hold nobody up: a request a
+# minute must not slow down a server. (Three chats a second beside documents are few tokens, and many who would wait.)
+# What a class has reserved is kept for it however little it asks.
 FEW = 0.03
 # A flood has to be seen before it has filled the pool: who is new is held to less, where others are not new as well.
 NEW_NS = 15 * 10**9
