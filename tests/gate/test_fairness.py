@@ -352,7 +352,7 @@ def test_what_a_tenant_does_in_bulk_does_not_count_against_what_is_urgent(make_g
     gate.handle(arrive("u0", tenant="a"), 0)
     gate.handle(arrive("q0", tenant="b"), 0)
     for number in range(9):
-        gate.handle(arrive(f"b{number}", 160, 16, tenant="a", priority=1), 0)
+        gate.handle(arrive(f"b{number}", 12, 164, tenant="a", priority=1), 0)
     shares = gate.fairness.shares
     assert shares.borrows(account_name("a", 1), 1)
     assert not shares.borrows(account_name("a", 0), 1)

@@ -63,7 +63,7 @@ def test_a_smaller_one_does_not_go_before_whom_it_would_put_off(make_gate: MakeG
 
 def test_a_more_urgent_priority_goes_before_but_not_before_its_own_kind(make_gate: MakeGate, arrive: Arrive) -> None:
     gate = make_gate()
-    gate.handle(arrive("a", 100, 60), 0)
+    gate.handle(arrive("a", 60, 100), 0)
     gate.handle(arrive("bulk", 16, 16, priority=5), 1)
     assert gate.handle(arrive("first", 16, 16, priority=-1), 2) == [Parked("first", 1)]
     assert gate.handle(arrive("second", 16, 16, priority=-1), 3) == [Parked("second", 2)]

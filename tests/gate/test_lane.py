@@ -4,9 +4,9 @@ from kvbudget.gate.lane import QUANTUM_TOKENS, Lane
 def test_a_large_prompt_may_only_join_an_empty_lane_and_small_ones_share_it() -> None:
     lane = Lane()
     assert lane.has_room(100_000, 0)
-    lane.joined("a", "t", 300, 0, watched=True)
-    assert lane.has_room(QUANTUM_TOKENS - 300, 0)
-    assert not lane.has_room(QUANTUM_TOKENS - 299, 0)
+    lane.joined("a", "t", 30, 0, watched=True)
+    assert lane.has_room(QUANTUM_TOKENS - 30, 0)
+    assert not lane.has_room(QUANTUM_TOKENS - 29, 0)
     lane.left("a", 1, computed=True)
     lane.left("a", 2, computed=False)  # it left already
     assert lane.has_room(100_000, 2)

@@ -59,7 +59,7 @@ def test_unless_told_otherwise_only_what_is_computed_is_credited(make_gate: Make
 
 def test_tenants_share_what_is_promised_without_counting_it_twice(make_gate: MakeGate, arrive: Arrive) -> None:
     for policy in (Policy.WORST_CASE, Policy.TRAJECTORY):
-        gate = make_gate(100, policy, sharing=Sharing.SCHEDULED)
+        gate = make_gate(100, policy, sharing=Sharing.SCHEDULED, fair=False)
         for tenant, name, new in (("x", "a", 15), ("y", "b", 31), ("y", "c", 15)):
             gate.handle(arrive(name, PROMPT, new, prefix=PREFIX, tenant=tenant, paced=name != "c"), 0)
         assert sum(gate.promised_by_tenant().values()) == gate.promised_blocks() == 4 + 1 + 2 + 1

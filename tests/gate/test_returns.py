@@ -237,3 +237,26 @@ def test_who_is_new_is_expected_as_others_are(arrive: Arrive) -> None:
     now_ns = 40 * 100 * SECOND
     waits = [told(returns, arrive("b", 16 + number, tenant="b"), now_ns) for number in range(50)]
     assert set(waits) == {4 * SECOND}
+
+
+def test_what_newcomers_find_and_what_is_promised_in_vain_correct_what_is_told_next(arrive: Arrive) -> None:
+    now_ns = 10_000 * SECOND
+
+    def next_after(*tries: bool | None) -> int:
+        """True: a newcomer is let in, False: it is not, None: one that was told to come now is not."""
+        returns = Returns()
+        many_come_back(returns, arrive)
+        waits = [told(returns, arrive(f"a{number}", 100 + number), now_ns) for number in range(30)]
+        then_ns = now_ns + waits[0] + 2 * SECOND
+        booking = returns.claim(arrive("a0.2", 100), then_ns)
+        assert booking is not None
+        returns.tried(arrive("a0.2", 100), booking, 40, then_ns, at_once=True)
+        for at_once in tries:
+            came = booking if at_once is None else None
+            returns.tried(arrive("new"), came, 40, then_ns, at_once=bool(at_once))
+        return returns.tell(arrive("z"), SECOND, 10_000 * SECOND, 40, 40, 0, then_ns)
+
+    assert next_after(False) == next_after(None) == next_after()
+    assert next_after(True) < next_after()
+    assert next_after(True, True) < next_after(True) == next_after(True, False)
+    assert next_after(True, True, None) > next_after(True, True)

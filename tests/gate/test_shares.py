@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kvbudget.gate.accounts import Account
 from kvbudget.gate.kept import Kept
+from kvbudget.gate.lane import QUANTUM_TOKENS
 from kvbudget.gate.shares import ACTIVE_NS, BEHIND_NS, CREDIT_NS, LOOK_NS, MOST_TENANTS, NEW_NS, Shares
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants import ClassLimits, TenantLimits, account_name
 from kvbudget.pool.risk import GRID, Outlook, share_of
 
 SECOND = 10**9
@@ -256,19 +257,37 @@ def test_a_borrower_in_a_less_urgent_class_leaves_free_for_both() -> None:
 
 def test_the_prompts_of_a_borrower_go_one_by_one() -> None:
     shares = counting()
-    for number in range(5):
+    for number in range(40):
         forward(shares, f"r{number}", "a", 0, prompt=2000)
     forward(shares, "q", "b", 0, prompt=10)
     assert shares.prompt_may_go("a", 0, 1000, 0)  # for one small prompt nobody is slowed down
-    shares.asked("b", blocks=1.0, sequences=1, prompt_tokens=1000, lives_ns=1, now_ns=0)
+    shares.asked("b", blocks=1.0, sequences=1, prompt_tokens=3000, lives_ns=1, now_ns=0)
     assert not shares.prompt_may_go("a", 0, 1000, 0)
-    assert shares.prompt_may_go("b", 0, 500, 0)
+    assert shares.prompt_may_go("b", 0, QUANTUM_TOKENS - 10, 0)
     assert not shares.prompt_may_go("b", 0, 1000, 0)  # it would wait for its own
     assert shares.prompt_may_go("nobody", 0, 1000, 0)
     assert not shares.prompt_may_go("b", 1, 1000, 0)  # a less urgent class
-    for name in ("r0", "r1", "r2", "r3", "r4", "q"):
+    for name in (*[f"r{number}" for number in range(40)], "q"):
         shares.lane.left(name, SECOND, computed=True)
     assert shares.prompt_may_go("a", 0, 1000, SECOND)
+
+
+def test_many_small_requests_hold_up_the_prompts_of_a_borrower_although_they_are_few_tokens() -> None:
+    shares = counting()
+    for number in range(20):
+        forward(shares, f"r{number}", "a", 0, prompt=5000)
+        forward(shares, f"q{number}", "b", 0, prompt=10)
+    assert not shares.prompt_may_go("a", 0, 5000, 0)
+
+
+def test_what_the_only_one_asked_for_counts_when_another_comes() -> None:
+    shares = shares_of()
+    for number in range(20):
+        shares.arrived("b", 0, number)
+    shares.arrived("b", 1, 20)
+    for number in range(2):
+        forward(shares, f"r{number}", account_name("b", 1), 20, priority=1, prompt=5000)
+    assert not shares.prompt_may_go(account_name("b", 1), 1, 5000, 20)
 
 
 def test_what_a_class_has_reserved_is_kept_clear_however_little_it_asks() -> None:

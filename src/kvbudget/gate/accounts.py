@@ -9,6 +9,7 @@ class Account:
     __slots__ = (
         "asked",
         "asked_prompt",
+        "asked_times",
         "blocks",
         "name",
         "opened_ns",
@@ -29,6 +30,7 @@ class Account:
         self.sequences = Level(now_ns)
         self.asked = Fading(now_ns)  # service
         self.asked_prompt = Fading(now_ns)  # tokens
+        self.asked_times = Fading(now_ns)  # requests
         self.sent_prompt = Fading(now_ns)
 
 

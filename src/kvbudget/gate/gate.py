@@ -218,6 +218,8 @@ class Gate:
         self.fairness.arrived(event, footprint, now_ns)
         booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
         needed, lacks_room = self.trial.of(event, footprint, peak_blocks, booking, now_ns)
+        if self._learns:
+            self.returns.tried(event, booking, peak_blocks, now_ns, at_once=needed is not None)
         if needed is not None:
             commands.append(self._forward(event, footprint, peak_blocks, needed, now_ns, waited_ns=0))
         else:

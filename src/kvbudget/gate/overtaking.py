@@ -20,7 +20,7 @@ from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.wait_forecast import steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
-from kvbudget.pool.risk import GRID, Instead, Outlook, Share, promise
+from kvbudget.pool.risk import Instead, Outlook, Share, promise
 
 MOST_TRIES = 8  # of those behind, in one look
 
@@ -61,6 +61,7 @@ class Overtaking:
         self._head: Head | None = None
         self._start: Start | None = None
         self._foreseen: tuple[int, int, float | None] | None = None  # the same by learned lengths: (epoch, step, start)
+        self._reckoned: tuple[Share, Demand]  # of that: the head, and what those who went before it no longer hold
         self._smaller_than = 0  # blocks at their peaks: as many there was no room for
         self._tries = 0
 
@@ -176,11 +177,16 @@ class Overtaking:
     def _steps_to_start(self, head: Head, more: Share | None, now_ns: int) -> float | None:
         """By learned lengths, with one more beside those who live; None if that is beyond what can be seen."""
         learned, waiting = self._learned, head.waiting
-        newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
-        ahead = Demand(0)
-        for share in _shares_of(head, learned.outlook):
-            _add(ahead, share, -1.0)
-        if more is not None:
+        if more is None:
+            newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
+            ahead = Demand(0)
+            for share in _shares_of(head, learned.outlook):
+                _add(ahead, share, -1.0)
+            self._reckoned = (newcomer, ahead)
+        else:  # that was asked before, and of the same moment
+            newcomer, without = self._reckoned
+            ahead = Demand(0)
+            ahead.blocks, ahead.sequences = without.blocks[:], without.sequences[:]
             _add(ahead, more, 1.0)
         blocks = self._ledger.capacity_blocks - learned.batch.together(self._ledger)
         seats = self._config.max_num_seqs - waiting.footprint.total_sequences
@@ -206,7 +212,7 @@ def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
 
 
 def _add(demand: Demand, share: Share, sign: float) -> None:
-    for g in range(len(GRID)):
-        alive, mean, _, _ = share.at(g)
-        demand.blocks[g] += sign * mean
-        demand.sequences[g] += sign * alive
+    means, alive = share.mean, share.alive
+    for g in range(len(means)):
+        demand.blocks[g] += sign * means[g]
+        demand.sequences[g] += sign * alive[g]

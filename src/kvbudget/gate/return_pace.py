@@ -5,12 +5,16 @@ over coming for the first time. Until the overload ends: nobody knows when, and 
 likely as not to last as long again. Afterwards there is room for AFTER times as many. Both together tell how many will
 have found room until when, and so when the next one will.
 
+Where that told too late, or too early, it is corrected (`gate.return_hindsight`).
+
 Whoever does not come back takes nobody's room. How many do is learned. Before, most are thought to, as clients do that
 honour Retry-After: if all were told to come soon, and did, hardly anybody would find room. The first (PROBES) are told
 the wait that is foreseen and no more, so that it is soon known.
 """
 
 from math import exp, log
+
+from kvbudget.gate.return_hindsight import ReturnHindsight
 
 PART = 0.06  # of the blocks let in
 AFTER = 3.0  # times as much, when the overload has ended
@@ -49,11 +53,13 @@ class ReturnPace:
     """What was let in of one tenant and class, and what of it is still to come."""
 
     __slots__ = (
-        "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks", "share", "told",
+        "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks", "hindsight", "share",
+        "told",
     )  # fmt: skip
 
     def __init__(self, share: ReturnShare, now_ns: int) -> None:
         self.share = share
+        self.hindsight = ReturnHindsight()
         self.booked = 0  # who are expected, later or by now
         self.coming_blocks = 0  # of all who are to come later
         self.told = 0  # clients, so far
@@ -87,7 +93,7 @@ class ReturnPace:
         if expected <= 0.0 or self.told <= PROBES:
             return 0.0
         pace_ns = expected / (PART * self.blocks_per_ns(blocks, now_ns))
-        return _sooner(pace_ns, now_ns - self._since_ns + wait_ns)
+        return self.hindsight.factor * _sooner(pace_ns, now_ns - self._since_ns + wait_ns)
 
 
 def _sooner(pace_ns: float, age_ns: int) -> float:

@@ -87,6 +87,7 @@ class Returns:
         self._until: list[tuple[int, int, Booking]] = []
         self._largest: list[tuple[int, int, Booking]] = []  # for whom room is kept, by blocks
         self._booked = 0
+        self._told_until_ns = 0  # nobody was told a later time
         self._serial = 0
         self._kept = 0.0  # blocks of all for whom room is kept, as far as they are expected
         self._variance = 0.0
@@ -111,6 +112,8 @@ class Returns:
             if self._firsts_coming >= FIRSTS_AT_ONCE:
                 after_ns = int(self._firsts.after_others_ns(peak_blocks, wait_ns, now_ns))
         told_ns = max(wait_ns, after_ns)
+        pace.hindsight.told(peak_blocks, min(told_ns, most_ns), now_ns)
+        self._told_until_ns = max(self._told_until_ns, now_ns + min(told_ns, most_ns))
         if told_ns >= most_ns:
             return most_ns
         if pace.booked < MOST_BOOKED - self._booked:
@@ -144,6 +147,14 @@ class Returns:
         booking = bookings[0]
         self._close(booking, came=True)
         return booking
+
+    def tried(self, event: Arrived, booking: Booking | None, peak_blocks: int, now_ns: int, *, at_once: bool) -> None:
+        """One that came with `booking`, or unannounced, was let in at once, or was not."""
+        if booking is not None:
+            if booking.promised and not at_once:
+                booking.pace.hindsight.found_no_room()
+        elif at_once and now_ns < self._told_until_ns:
+            self._pace_of(event, now_ns).hindsight.newcomer(peak_blocks, now_ns)
 
     def kept_blocks(self, capacity: int, now_ns: int) -> int:
         """Blocks to keep for those who are to come now: as many as are expected, and a standard deviation, so that for

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from kvbudget.gate.accounts import Account, Charge, Flow
 from kvbudget.gate.kept import Kept, held_lately, kept_by_class
 from kvbudget.gate.lane import Lane
+from kvbudget.gate.level import Fading
 from kvbudget.gate.tenants import ClassLimits, TenantLimits, limits_of, tenant_of
 from kvbudget.pool.risk import Outlook
 
@@ -33,8 +34,9 @@ CREDIT_NS = 5 * 10**9
 # enough: at 1 s a flood was free of all that is kept in 6 s of 37.
 BEHIND_NS = 8 * 10**9
 SLACK = 1.4
-# Others who ask for no more than this part of all prompt tokens hold nobody up: a request a minute must not slow down a
-# server. What a class has reserved is kept for it however little it asks.
+# Others who ask for no more than this part of all prompt tokens, and of all requests, hold nobody up: a request a
+# minute must not slow down a server. (Three chats a second beside documents are few tokens, and many who would wait.)
+# What a class has reserved is kept for it however little it asks.
 FEW = 0.03
 # A flood has to be seen before it has filled the pool: who is new is held to less, where others are not new as well.
 NEW_NS = 15 * 10**9
@@ -58,6 +60,7 @@ class Shares:
         self._tenants = tenants
         self._classes = classes
         self._alone: tuple[str, int] | None = None  # the only tenant and class that ever came
+        self._alone_times = Fading(0)  # its requests
         self._since_ns: int | None = None  # the first request
         self._virtual = 0.0  # where whoever comes back starts
         self._accounts: OrderedDict[str, Account] = OrderedDict()  # who was seen longest ago first
@@ -89,6 +92,7 @@ class Shares:
         """A request came. With the second tenant or class counting begins: tell `forwarded` of all that live, who are
         of the tenant and class that are returned."""
         if (tenant, priority) == self._alone and not self._classes:
+            self._alone_times.add(1.0, now_ns)
             return None
         if self._since_ns is None:
             self._since_ns = now_ns
@@ -98,7 +102,10 @@ class Shares:
             return None
         self._alone = None
         if begins is not None:
-            self._account(begins[0], now_ns).opened_ns = self._since_ns
+            first = self._account(begins[0], now_ns)
+            first.opened_ns = self._since_ns
+            for one in (first, self._all):
+                one.asked_times.add(self._alone_times.measure(now_ns), now_ns)
         account = self._account(tenant, now_ns)
         account.seen_ns = now_ns
         self._accounts.move_to_end(account.name)
@@ -114,6 +121,7 @@ class Shares:
         for one in (account, self._all):
             one.asked.add(lives_ns * self._part(blocks, sequences), now_ns)
             one.asked_prompt.add(prompt_tokens, now_ns)
+            one.asked_times.add(1.0, now_ns)
 
     def forwarded(
         self,
@@ -202,7 +210,9 @@ class Shares:
             return True
         asked = everybody.asked_prompt.measure(now_ns)
         if asked - account.asked_prompt.measure(now_ns) < FEW * asked:
-            return True
+            times = everybody.asked_times.measure(now_ns)
+            if times - account.asked_times.measure(now_ns) < FEW * times:
+                return True
         if any(other < priority for other in self._in_class):
             return False
         part = account.weight / self._weights

@@ -116,8 +116,8 @@ class Share:
     it, as others hold them too. What it comes to at a moment is computed when it is asked for."""
 
     __slots__ = (
-        "_means", "base", "doubt", "held", "intercept", "last", "left", "made", "offset", "per_step", "sequences",
-        "shared", "sign", "slope", "survival",
+        "_alive", "_means", "base", "doubt", "held", "intercept", "last", "left", "made", "offset", "per_step",
+        "sequences", "shared", "sign", "slope", "survival",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +138,7 @@ class Share:
         self.slope: list[float] = _NO_TABLE if survival is None else survival.slope
         self.last = len(GRID)  # no later moment of the grid counts
         self._means: list[float] | None = None
+        self._alive: list[float] = _NO_TABLE
 
     def at(self, g: int) -> Moment:
         """What it comes to at a moment of the grid; all 0 from where it is counted no more."""
@@ -149,12 +150,20 @@ class Share:
         means = self._means
         if means is None:
             self._means = means = []
+            self._alive = alive = []
             for g in range(len(GRID)):
-                _, mean, _, _ = self.at(g)
+                living, mean, _, _ = self.at(g)
                 if g > self.last:
                     break
                 means.append(mean)
+                alive.append(living)
         return means
+
+    @property
+    def alive(self) -> list[float]:
+        """Sequences that live, expected, at the same moments."""
+        self.mean  # noqa: B018 - both are computed together
+        return self._alive
 
     def taken_back(self) -> "Share":
         """What takes it out of the sums again."""
