@@ -65,6 +65,20 @@ def test_what_is_only_worth_knowing_leaves_an_engine_healthy() -> None:
     assert codes(found) == ["healthy", "prefix_cache_off", "reporting_change"]
 
 
+@pytest.mark.parametrize("usage", [(0.88, 0.91), (0.90, 0.92), (0.93, 0.97)])
+def test_a_pool_that_fills_with_nobody_waiting_is_a_note_on_a_healthy_engine(usage: tuple[float, float]) -> None:
+    found = of(window(usage=usage, running=38, waiting=0))
+    assert codes(found) == ["healthy", "pool_filling"]
+    assert found.findings[1].severity is Severity.INFO
+
+
+def test_a_pool_that_fills_hides_no_cause() -> None:
+    fell = Counts(prefix_hits=61_000.0, prefix_queries=200_000.0)
+    cache = {"prefix_hits": 1_000.0, "prefix_queries": 100_000.0, "totals": fell, "pool": pool_of(40_000)}
+    found = of(window(usage=(0.90, 0.92), running=38, waiting=0, **cache))
+    assert codes(found) == ["prefix_cache_too_small", "pool_filling"]
+
+
 def test_one_that_is_well_hides_no_other_that_is_not() -> None:
     well, full = window(usage=0.3, running=8, waiting=0), window(usage=0.99, running=40, waiting=9, where="engine=1")
     found = of(well, full)

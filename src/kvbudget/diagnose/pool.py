@@ -62,7 +62,7 @@ def _fits(s: Symptoms) -> int | None:
 
 
 def pool_filling(s: Symptoms) -> Finding | None:
-    """Nobody waits yet, and the pool goes full."""
+    """Nobody waits yet, and the pool goes full. No verdict: a pool near its top with nobody waiting is well used."""
     usage, rise = s.last.usage, s.usage_rise
     if usage is None or usage < NEARLY or rise < _RISE or s.last.for_room or is_full(s) is not None:
         return None
@@ -71,7 +71,7 @@ def pool_filling(s: Symptoms) -> Finding | None:
     how = "those that run grow" if s.pinned else "more are let in than end"
     return Finding(
         code="pool_filling",
-        severity=Severity.WARNING,
+        severity=Severity.INFO,
         message=f"the pool goes full: {_percent(usage)} in use, {rise * 100:.1f} points more than at the first look, as"
         f" {how}{soon}",
         evidence=s.evidence(usage_rise_share=rise, full_in_s=seconds),
