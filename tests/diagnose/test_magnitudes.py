@@ -68,11 +68,10 @@ def prefix_cache_below_block(r: Random) -> Drawn:
 
 
 def prefix_cache_too_small(r: Random) -> Drawn:
-    asked, hits = r.randint(8_000, 90_000), r.randint(10_000, 80_000)
+    asked, hits = r.randint(8_000, 90_000), r.randint(20_000, 80_000)
     a = {"usage": r.uniform(0.82, 0.94), "running": r.randint(10, 60), "hits": hits}
-    return a, {
-        "queries": 100_000 + asked, "prompt": 100_000 + asked, "hits": hits + int(asked * r.uniform(0, 0.2)),
-    }  # fmt: skip
+    found = int(asked * r.uniform(0, 0.5) * hits / 100_000)  # at most half of the rate before
+    return a, {"queries": 100_000 + asked, "prompt": 100_000 + asked, "hits": hits + found}
 
 
 def engine_rejecting(r: Random) -> Drawn:

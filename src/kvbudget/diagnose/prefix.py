@@ -11,7 +11,6 @@ from kvbudget.engines.window import Distribution
 
 _ASKED_TOKENS = 500  # fewer queried tokens say nothing
 _NONE = 0.02  # a hit rate below this is none
-_LOW = 0.40
 _HALF = 0.60  # where some find all and others nothing, more than this is found by most
 _MISSED = 0.25  # of the requests, that find nothing
 _SOON_S = 10  # a beginning that is not asked for again within this is gone; a person reads longer than that
@@ -234,35 +233,30 @@ def _below_block(s: Symptoms) -> Sure | None:
 
 
 def _pushed_out(s: Symptoms, asked: _Asked) -> Sure | None:
+    """A low rate alone says nothing of the size: there may be no more to find. Either more was found before, or some
+    requests find all that they share, others of the same kind nothing."""
     usage = s.usage_high
     if usage is None or s.window.since_start:
         return None
-    shared = asked.hits > 0 or bool(number(s.totals.prefix_hits))
     fell = asked.before is not None and asked.before >= _WAS_GOOD and asked.rate <= _FELL * asked.before
     if fell and usage >= _HALF_PRESSED:
         return Sure("medium", "the rate fell, and running requests hold most of the pool")
-    if usage >= _PRESSED and shared and asked.rate < _LOW:
-        level = "medium" if asked.rate >= _NONE else "low"
-        return Sure(level, "something is shared, little of it hits, and running requests hold most of the pool")
-    differ = _all_or_nothing(s)
-    if asked.rate < _NONE or differ is False or (differ is None and asked.rate >= _LOW):
+    if asked.rate < _NONE or not (fell or _all_or_nothing(s)):
         return None
-    level = "medium" if differ else "low"  # older versions do not tell what was computed of each request
+    more = "the rate fell" if fell else "some find all and others nothing"
     kept = kept_s(s, asked)
     if kept is not None and kept < _SOON_S:
-        return Sure(level, f"what is computed takes the place of all that is cached every {kept:.1f} s")
+        return Sure("medium", f"{more}, and what is computed takes the place of all that is cached every {kept:.1f} s")
     if s.window_s is None and _computed(s, asked) >= _OVER_AND_OVER * (s.pool_tokens or _NEVER):
-        return Sure("low", "several times the whole pool was computed within the window")
+        return Sure("low", f"{more}, and several times the whole pool was computed within the window")
     return None
 
 
-def _all_or_nothing(s: Symptoms) -> bool | None:
-    """Whether some requests find what they share and others nothing of it; where all find the same there is no more.
-
-    None where it is not told."""
+def _all_or_nothing(s: Symptoms) -> bool:
+    """Whether some requests find what they share and others nothing of it; where all find the same there is no more."""
     told = s.window.computed_lengths
     few, many = (None, None) if told is None else (told.quantile(0.1), told.quantile(1 - _MISSED))
-    return None if few is None or many is None else few[1] < many[0]
+    return few is not None and many is not None and few[1] < many[0]
 
 
 def kept_s(s: Symptoms, asked: "_Asked") -> float | None:
