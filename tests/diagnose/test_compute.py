@@ -64,6 +64,18 @@ def test_prefill_of_an_engine_that_reserves_is_told_where_it_is_plain() -> None:
     assert found.evidence["prompt_tokens"] == 600_000
 
 
+def test_by_elimination_it_is_not_called_prefill() -> None:
+    queue = {"usage": 0.3, "running": (9, 7), "waiting": 5}
+    plain = compute_bound(symptoms(**queue, prompt_tokens=300_000.0, generation_tokens=300.0))
+    assert plain is not None
+    assert "prefill takes the steps" in plain.message
+    guessed = compute_bound(symptoms(**queue, prompt_tokens=300.0, generation_tokens=3_000.0))
+    assert guessed is not None
+    assert guessed.sure.level == "low"
+    assert "prefill takes" not in guessed.message
+    assert guessed.collect
+
+
 def test_the_rate_is_told_where_the_window_is() -> None:
     found = compute_bound(symptoms(**LOAD, prompt_tokens=600_000, generation_tokens=10, window_s=30.0))
     assert found is not None

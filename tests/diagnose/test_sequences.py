@@ -41,6 +41,13 @@ def test_what_is_inferred_needs_a_queue_for_room_and_free_blocks(figures: dict[s
     assert seqs_full(symptoms(**figures)) is None
 
 
+@pytest.mark.parametrize(("waiting", "found"), [((0, 5), True), ((0, 2), False), ((3, 0), False)])
+def test_a_queue_that_grows_while_the_same_number_runs_is_inferred_too(waiting: tuple[int, int], found: bool) -> None:
+    s = seqs_full(symptoms(usage=0.3, running=10, waiting=waiting))
+    assert (s is not None) is found
+    assert s is None or s.sure.level == "low"
+
+
 def test_a_told_limit_needs_no_usage_and_holds_up_to_a_full_pool() -> None:
     assert seqs_full(symptoms(4, engine="llamacpp", running=4, waiting=3)) is not None
     assert seqs_full(symptoms(64, usage=0.94, running=64, waiting=3)) is not None

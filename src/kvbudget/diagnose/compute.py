@@ -1,5 +1,6 @@
 """Decides whether the steps are full of prompts, so that requests wait although pool and places have room."""
 
+from kvbudget.diagnose.actions import MAX_NUM_SEQS, SECOND_SCRAPE
 from kvbudget.diagnose.finding import Action, Cost, Finding, Lever, Severity, Sure
 from kvbudget.diagnose.fullness import NEARLY, is_full
 from kvbudget.diagnose.symptoms import Symptoms, mean_of, number
@@ -44,7 +45,12 @@ def compute_bound(s: Symptoms) -> Finding | None:
     if prompt:
         words += f"; {prompt:,.0f} prompt tokens in the window" + (f" ({rate:,.0f}/s)" if rate else "")
         words += f" against {s.happened('generation_tokens'):,.0f} generated"
-    words += ": prefill takes the steps, memory is not what they wait for"
+    guessed = sure.level == "low"
+    words += (
+        ": pool and places have room as far as it is told, so that what a step computes is left"
+        if guessed
+        else ": prefill takes the steps, memory is not what they wait for"
+    )
     return Finding(
         code="compute_bound",
         severity=Severity.CRITICAL,
@@ -61,6 +67,7 @@ def compute_bound(s: Symptoms) -> Finding | None:
         ),
         sure=sure,
         refuted_by="a queue that stays when prompts stop coming, or steps far below max_num_batched_tokens",
+        collect=(MAX_NUM_SEQS, SECOND_SCRAPE) if guessed and s.max_num_seqs is None else (),
         actions=(
             Action(
                 "raise --max-num-batched-tokens (8192 or more for throughput; gaps between tokens grow)",

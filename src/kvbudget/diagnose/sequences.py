@@ -9,6 +9,7 @@ from kvbudget.diagnose.symptoms import Symptoms, number
 USUAL_LIMITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 _HARDLY_BELOW = 0.95
 _INFERRED_WAITING = 2
+_GREW = 3
 # Engines that let in by what a request may come to hold: a queue with free blocks is theirs first (budget.py).
 RESERVING = ("sglang", "tgi", "trtllm", "trtllm-triton")
 # A pool that holds this many times what can run is too large by as much (public log of a Qwen3-VL-30B-A3B: 2.8).
@@ -95,6 +96,8 @@ def _limit_reached(s: Symptoms) -> Sure | None:
         return Sure("low", f"{high} is a usual limit, but it was not seen to stand still")
     if s.pinned and s.always(lambda look: bool(look.for_room)):
         return Sure("low", f"the same number runs at every look of {len(s.looks)}, with a queue and free blocks")
+    if s.pinned and last.for_room >= _GREW and s.waiting_rise >= _GREW:
+        return Sure("low", f"a queue grew beside free blocks, and still the same number runs ({high})")
     return None
 
 
