@@ -89,14 +89,20 @@ def _limit_reached(s: Symptoms) -> Sure | None:
         return None
     if is_full(s) is not None or prefill_is_the_limit(s):
         return None
-    usual = high in USUAL_LIMITS and last.running >= _HARDLY_BELOW * high
+    return _inferred(s, high)
+
+
+def _inferred(s: Symptoms, high: int) -> Sure | None:
+    """What the numbers running and waiting say of a limit that nobody tells, of an engine with free blocks."""
+    last = s.last
+    usual = high in USUAL_LIMITS and (last.running or 0) >= _HARDLY_BELOW * high
     if s.pinned and usual:
         return Sure("medium", f"exactly {high} run at every look, a usual limit, with a queue and free blocks")
     if usual:
         return Sure("low", f"{high} is a usual limit, but it was not seen to stand still")
     if s.pinned and s.always(lambda look: bool(look.for_room)):
         return Sure("low", f"the same number runs at every look of {len(s.looks)}, with a queue and free blocks")
-    if s.pinned and last.for_room >= _GREW and s.waiting_rise >= _GREW:
+    if s.pinned and (last.for_room or 0) >= _GREW and s.waiting_rise >= _GREW:
         return Sure("low", f"a queue grew beside free blocks, and still the same number runs ({high})")
     return None
 
