@@ -35,6 +35,15 @@ REPORTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "D15: prefix under a block, and arrivals beyond service": (
         {"usage": 0.4, "running": (30, 34), "waiting": (16, 320), "prefix_hits": 0.0, "prefix_queries": 800_000.0,
          "largest_block": 1568}, ("compute_bound", "prefix_cache_below_block", "arrivals_exceed_service")),
+    "D11: the same, and the use of the pool is not told": (
+        {"running": 1, "waiting": 0, "prefix_hits": 0.0, "prefix_queries": 280_000.0, "finished": {"stop": 6.0},
+         "prompt_tokens": 280_000.0, "largest_block": 1600}, ("prefix_cache_below_block", "insufficient_data")),
+    "D15: the same, and only the queue is told": (
+        {"waiting": (0, 320), "prefix_hits": 0.0, "prefix_queries": 801_000.0, "largest_block": 1568},
+        ("prefix_cache_below_block", "insufficient_data", "arrivals_exceed_service")),
+    "D15: too few were asked to call it structural": (
+        {"waiting": (0, 320), "prefix_hits": 0.0, "prefix_queries": 100_000.0, "largest_block": 1568},
+        ("insufficient_data", "prefix_cache_below_block", "arrivals_exceed_service")),
     "D16: hits are not counted": (
         {"usage": 0.1, "running": 1, "waiting": 0, "prefix_hits": 0.0, "prefix_queries": 80_000.0, "largest_block": 128,
          **FAST_AND_SLOW}, ("healthy", "counter_unwired")),

@@ -22,6 +22,8 @@ _WAS_GOOD, _FELL = 0.20, 0.5
 _LARGE_BLOCK = 256  # beginnings that many share, such as system prompts, are often shorter than such a block
 _FAR_LONGER = 4
 _ABOVE_A_BLOCK = 2
+# So many blocks' worth of prompts without one hit, since the start as well (vllm#45238: 175; a public log: 511).
+_STRUCTURAL_BLOCKS = 100
 _SPREAD = 4.0
 TEST = (
     "send one prompt of at least two blocks and one token three times, alone: hits that grow at the second or third (on"
@@ -34,7 +36,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
     asked = _asked(s)
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
-    sure = _below_block(s)
+    sure = _below_block(s, asked)
     if sure is None or (sure.level != "high" and is_full(s) is not None):
         return None
     block = _block(s)
@@ -46,7 +48,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
         message=f"the prefix cache hits nothing ({asked.hits:,.0f} of {asked.queries:,.0f} tokens) because {what}:"
         f" a block has {block or 0:,.0f} tokens"
         + (f", a prompt {s.prompt_mean:,.0f} on average" if s.prompt_mean else ""),
-        evidence=_evidence(s, asked, max_model_len_tokens=longest),
+        evidence=_evidence(s, asked, max_model_len_tokens=longest, blocks_without_hit=_blocks_without_hit(s, asked)),
         sure=sure,
         refuted_by=TEST,
         actions=(
@@ -73,7 +75,7 @@ def prefix_cache_below_block(s: Symptoms) -> Finding | None:
 def prefix_cache_too_small(s: Symptoms) -> Finding | None:
     """There is something to share, and it is pushed out before it is asked for again."""
     asked = _asked(s)
-    if asked is None or asked.rate >= _HALF or _is_unwired(s) or (asked.rate < _NONE and _below_block(s)):
+    if asked is None or asked.rate >= _HALF or _is_unwired(s) or (asked.rate < _NONE and _below_block(s, asked)):
         return None
     sure = _pushed_out(s, asked)
     if sure is None or is_full(s) is not None:  # a full pool has no room for a cache either: that follows from it
@@ -117,7 +119,7 @@ def prefix_cache_no_sharing(s: Symptoms) -> Finding | None:
     asked = _asked(s)
     if asked is None or asked.rate >= _NONE or _is_unwired(s):
         return None
-    if _below_block(s) or _pushed_out(s, asked) or is_full(s) is not None:
+    if _below_block(s, asked) or _pushed_out(s, asked) or is_full(s) is not None:
         return None
     block, prompt = _block(s), s.prompt_mean
     long_enough = block is not None and prompt is not None and prompt >= _ABOVE_A_BLOCK * block
@@ -216,7 +218,21 @@ def _block(s: Symptoms) -> float | None:
     return next((size for size in map(number, told) if size), None)
 
 
-def _below_block(s: Symptoms) -> Sure | None:
+def is_structural(finding: Finding) -> bool:
+    """Whether so much was asked of blocks so large without a single hit that no other figure is needed to say so."""
+    blocks = finding.evidence.get("blocks_without_hit")
+    return finding.code == "prefix_cache_below_block" and isinstance(blocks, float) and blocks >= _STRUCTURAL_BLOCKS
+
+
+def _blocks_without_hit(s: Symptoms, asked: _Asked) -> float | None:
+    """Blocks' worth of prompts that were looked up since the start, of a large block that never hit; else None."""
+    block = _block(s)
+    if block is None or block < _LARGE_BLOCK or asked.hits or number(s.totals.prefix_hits):
+        return None
+    return max(asked.queries, number(s.totals.prefix_queries) or 0.0) / block
+
+
+def _below_block(s: Symptoms, asked: _Asked) -> Sure | None:
     block, prompt = _block(s), s.prompt_mean
     longest = number(s.window.limits.max_model_len)
     if block is None:
@@ -225,6 +241,9 @@ def _below_block(s: Symptoms) -> Sure | None:
         return Sure("high", "max_model_len is smaller than one block: the cache can never hit")
     if prompt is not None and prompt < block:
         return Sure("medium", "prompts are shorter than one block on average")
+    never = _blocks_without_hit(s, asked)
+    if never is not None and never >= _STRUCTURAL_BLOCKS:
+        return Sure("medium", f"{never:,.0f} blocks' worth of prompts without a single hit, or nothing is shared at all")
     if block >= _LARGE_BLOCK and (prompt is None or prompt < _FAR_LONGER * block):
         return Sure("medium", "a block is longer than what prompts usually share")
     if block >= _LARGE_BLOCK:

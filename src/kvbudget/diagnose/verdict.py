@@ -13,6 +13,7 @@ from kvbudget.diagnose.outputs import runaway_output
 from kvbudget.diagnose.pool import fixed_footprint, pool_filling, pool_full, sub_pool_full
 from kvbudget.diagnose.prefix import (
     counter_unwired,
+    is_structural,
     prefix_cache_below_block,
     prefix_cache_no_sharing,
     prefix_cache_off,
@@ -116,7 +117,8 @@ def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
 
 def _rank(finding: Finding) -> tuple[int, int]:
     rank = CODES[finding.code].rank
-    return (_WHEN_CERTAIN.get(finding.code, rank) if finding.certainty == CERTAIN else rank), -finding.certainty
+    plain = finding.certainty == CERTAIN or is_structural(finding)
+    return (_WHEN_CERTAIN.get(finding.code, rank) if plain else rank), -finding.certainty
 
 
 def findings_of(s: Symptoms) -> list[Finding]:
