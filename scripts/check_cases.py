@@ -4,8 +4,9 @@
     python scripts/check_cases.py --figures       # every compared figure
     python scripts/check_cases.py --estimates     # pool from GPU and flags alone against receipts (fit_overheads.py)
 
-The reports are not part of this repository: KVBUDGET_CASES names their file (default planner.json and diagnose.json in
-../shared/cases); without it there is nothing to do. Reports of kind "diagnose" are judged by `kvbudget diagnose`'s rules,
+The reports are not part of this repository: KVBUDGET_CASES names their file, or a folder with planner.json,
+diagnose.json and gate.json (default ../shared/cases); without it there is nothing to do. Reports of kind "gate" are
+proved by the tests that docs/gate-cases.md names: one without a row there is wrong. Reports of kind "diagnose" are judged by `kvbudget diagnose`'s rules,
 and with them the pairs of scrapes in metrics/ beside their file: one line each, right or wrong. Verdicts: exact (to the printed digit), within print (the given figure has two
 decimals, and the observed one lies between what its ends give), explained (what is missing in the log is named, and
 what can be computed agrees), not yet, WRONG.
@@ -24,7 +25,9 @@ from cases.replay import ROOT, Case, Outcome, holds
 
 from kvbudget.errors import InputError, UnsupportedError
 
-DEFAULTS = tuple(ROOT.parent / "shared" / "cases" / name for name in ("planner.json", "diagnose.json"))
+DEFAULT = ROOT.parent / "shared" / "cases"
+NAMES = ("planner.json", "diagnose.json", "gate.json")
+GATE_CASES = ROOT / "docs" / "gate-cases.md"
 FIT = ROOT / "scripts" / "fit_overheads.py"
 REPLAYS = vllm_pools.REPLAYS | vllm_kinds.REPLAYS | vllm_starts.REPLAYS | others.REPLAYS
 BAD = ("WRONG", "not yet")
@@ -39,15 +42,17 @@ def main() -> int:
     args = parser.parse_args()
     if args.estimates:
         return estimates()
-    given = os.environ.get("KVBUDGET_CASES")
+    given = Path(os.environ.get("KVBUDGET_CASES") or DEFAULT)
     wrong = 0
-    for path in DEFAULTS if given is None else (Path(given),):
+    for path in [given / name for name in NAMES] if given.is_dir() else [given]:
         if not path.exists():
             print(f"{path} is not there: nothing to check (KVBUDGET_CASES names another file)")
             continue
         cases = [case for case in json.loads(path.read_text()) if args.only in (None, case["id"])]
         diagnosed = [case for case in cases if case.get("kind") == "diagnose"]
-        if planned := [case for case in cases if case not in diagnosed]:
+        gated = [case for case in cases if case.get("kind") == "gate"]
+        wrong += check_rows(gated)
+        if planned := [case for case in cases if case not in diagnosed and case not in gated]:
             wrong += check_plans(planned, args)
         if diagnosed:
             wrong += check_diagnoses(diagnosed, path.parent / "metrics" if args.only is None else Path())
@@ -73,6 +78,19 @@ def check_diagnoses(cases: list[Case], folder: Path) -> int:
     print("\n".join(lines))
     print(f"{len(lines)} diagnoses: {len(lines) - wrong} right, {wrong} wrong")
     return wrong
+
+
+def check_rows(cases: list[Case]) -> int:
+    """Prints where each report of the gate is proved; how many have no row."""
+    page = GATE_CASES.read_text()
+    missing = [case for case in cases if f"| {case['id']} |" not in page]
+    for case in cases:
+        print(
+            f"{case['id']:<5} "
+            + ("WRONG: no row in" if case in missing else "see the tests in")
+            + " docs/gate-cases.md"
+        )
+    return len(missing)
 
 
 def replay(case: Case) -> Outcome:

@@ -81,6 +81,7 @@ DIAGNOSED: dict[str, Any] = {
     "engine": "vllm",
     "engine_version": "0.19",
     "flags": {},
+    "right_answer": "far more clients than fit: lower concurrency first",
     "observed": {"run": 50, "wait": 90, "kv_pct": 99, "kv_tokens": 60_000, "preemptions": 70},
 }
 
@@ -101,6 +102,33 @@ def test_a_report_that_is_found_to_be_something_else_is_wrong(tmp_path: Path) ->
     done = check(path)
     assert done.returncode == 1
     assert "wanted pool_full" in done.stdout
+
+
+def test_it_is_judged_by_the_report_s_own_answer(tmp_path: Path) -> None:
+    path = tmp_path / "diagnose.json"
+    path.write_text(json.dumps([DIAGNOSED | {"right_answer": "BUDGET full, the pool is not"}]))
+    done = check(path)
+    assert done.returncode == 1
+    assert "wanted budget_full" in done.stdout
+    path.write_text(json.dumps([DIAGNOSED | {"right_answer": "something else"}]))
+    done = check(path)
+    assert done.returncode == 1
+    assert "names no known cause" in done.stdout
+
+
+def test_a_folder_of_reports_is_taken_as_well_as_a_file(tmp_path: Path) -> None:
+    (tmp_path / "diagnose.json").write_text(json.dumps([DIAGNOSED]))
+    (tmp_path / "planner.json").write_text(json.dumps([REPORT]))
+    (tmp_path / "gate.json").write_text(json.dumps([{"id": "G01", "kind": "gate"}]))
+    done = check(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 diagnoses: 1 right, 0 wrong" in done.stdout
+    assert "1 reports: 1 " in done.stdout
+    assert "G01" in done.stdout
+    (tmp_path / "gate.json").write_text(json.dumps([{"id": "G99", "kind": "gate"}]))
+    done = check(tmp_path)
+    assert done.returncode == 1
+    assert "G99" in done.stdout
 
 
 def test_a_report_without_a_replay_is_not_passed_over(tmp_path: Path) -> None:

@@ -243,7 +243,8 @@ def _below_block(s: Symptoms, asked: _Asked) -> Sure | None:
         return Sure("medium", "prompts are shorter than one block on average")
     never = _blocks_without_hit(s, asked)
     if never is not None and never >= _STRUCTURAL_BLOCKS:
-        return Sure("medium", f"{never:,.0f} blocks' worth of prompts without a single hit, or nothing is shared at all")
+        why = f"{never:,.0f} blocks' worth of prompts without a single hit, or nothing is shared at all"
+        return Sure("medium", why)
     if block >= _LARGE_BLOCK and (prompt is None or prompt < _FAR_LONGER * block):
         return Sure("medium", "a block is longer than what prompts usually share")
     if block >= _LARGE_BLOCK:
