@@ -59,10 +59,47 @@ def test_a_cause_that_is_certain_needs_no_gauges() -> None:
 
 
 def test_what_is_only_worth_knowing_leaves_an_engine_healthy() -> None:
-    well = window(usage=0.3, running=8, waiting=0, prefix_caching=False, notes=("old:name: read by the older name",))
+    well = window(usage=0.3, running=8, waiting=0, notes=("old:name: read by the older name",))
     found = of(well)
     assert found.verdict == "healthy"
-    assert codes(found) == ["healthy", "prefix_cache_off", "reporting_change"]
+    assert codes(found) == ["healthy", "reporting_change"]
+
+
+def test_a_cache_that_is_off_is_the_verdict_where_prompts_are_worth_caching() -> None:
+    long: dict[str, Any] = {
+        "usage": 0.3, "running": 8, "waiting": 0, "prefix_caching": False, "pool": pool_of(40_000),
+        "prompt_tokens": 30_000.0, "finished": {"stop": 75.0},
+    }  # fmt: skip
+    assert codes(of(window(**long))) == ["prefix_cache_off"]
+    for changes in (
+        {"prefix_caching": True},
+        {"prefix_caching": None},
+    ):
+        assert codes(of(window(**{**long, **changes}))) == ["healthy"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"finished": {"stop": 600.0}},  # 50 tokens each: three blocks
+        {"prompt_tokens": 0.0},  # nobody asks
+        {"prompt_tokens": 400.0, "finished": {"stop": 1.0}},  # a single prompt
+        {"since_start": True, "looks": 1},  # old news
+    ],
+)
+def test_a_cache_that_is_off_is_a_note_where_little_is_lost(changes: dict[str, Any]) -> None:
+    long: dict[str, Any] = {
+        "usage": 0.3, "running": 8, "waiting": 0, "prefix_caching": False, "pool": pool_of(40_000),
+        "prompt_tokens": 30_000.0, "finished": {"stop": 75.0},
+    }  # fmt: skip
+    assert codes(of(window(**{**long, **changes}))) == ["healthy", "prefix_cache_off"]
+
+
+def test_a_cache_that_is_off_hides_nothing_of_weight() -> None:
+    off: dict[str, Any] = {"prefix_caching": False, "prompt_tokens": 30_000.0, "finished": {"stop": 75.0},
+                           "pool": pool_of(40_000)}  # fmt: skip
+    assert codes(of(window(usage=0.99, running=40, waiting=9, preemptions=5, **off)))[0] == "pool_full"
+    assert codes(of(window(usage=None, running=64, waiting=9, **off)))[0] == "insufficient_data"
 
 
 @pytest.mark.parametrize("usage", [(0.88, 0.91), (0.90, 0.92), (0.93, 0.97)])

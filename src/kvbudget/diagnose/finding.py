@@ -62,7 +62,8 @@ CERTAIN = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is so. `evidence`: figures by name, the unit last in the name. `where`: the engines or instances
-    that it holds for, empty when there is one alone. `collect`: what would have to be seen to say more."""
+    that it holds for, empty when there is one alone. `collect`: what would have to be seen to say more. `note`: only worth knowing here, and
+    no verdict, whatever its code."""
 
     code: str
     severity: Severity
@@ -73,6 +74,7 @@ class Finding:
     actions: tuple[Action, ...]
     where: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
+    note: bool = False
 
     @property
     def certainty(self) -> int:

@@ -24,6 +24,7 @@ _FAR_LONGER = 4
 _ABOVE_A_BLOCK = 2
 # So many blocks' worth of prompts without one hit, since the start as well (vllm#45238: 175; a public log: 511).
 _STRUCTURAL_BLOCKS = 100
+_WORTH_BLOCKS, _SEVERAL_PROMPTS = 4, 3
 _SPREAD = 4.0
 TEST = (
     "send one prompt of at least two blocks and one token three times, alone: hits that grow at the second or third (on"
@@ -332,16 +333,22 @@ def _evidence(s: Symptoms, asked: _Asked, **more: float | None) -> dict[str, flo
 
 
 def prefix_cache_off(s: Symptoms) -> Finding | None:
-    """The engine says that it has none."""
+    """The engine says that it has none; a note alone where prompts are too few or too short to be worth caching."""
     if s.window.limits.prefix_caching is not False:
         return None
+    worth = _worth_caching(s)
+    block, prompt = _block(s), s.prompt_mean
+    words = "prefix caching is off: equal beginnings are computed and held once for each request"
+    if worth and prompt and block:
+        words += f"; prompts have {prompt:,.0f} tokens on average, {prompt / block:,.0f} blocks of {block:,.0f}"
     return Finding(
         code="prefix_cache_off",
-        severity=Severity.INFO,
-        message="prefix caching is off: equal beginnings are computed and held once for each request",
-        evidence=s.evidence(prompt_mean_tokens=s.prompt_mean, prompt_tokens=s.grew("prompt_tokens")),
-        sure=Sure("high", "by the engine's own configuration"),
-        refuted_by="a start-up log with enable_prefix_caching=True",
+        severity=Severity.WARNING if worth else Severity.INFO,
+        message=words,
+        evidence=s.evidence(prompt_mean_tokens=prompt, prompt_tokens=s.grew("prompt_tokens"), block_tokens=block),
+        sure=Sure("high", "by the engine's own configuration; whether prompts share is not told while it is off"),
+        refuted_by="a start-up log with enable_prefix_caching=True; or hits that stay 0 once it is on: then prompts share"
+        " nothing, and it may be off",
         actions=(
             Action(
                 "--enable-prefix-caching, where requests share a beginning (on hybrids plan first: blocks get larger)",
@@ -349,4 +356,13 @@ def prefix_cache_off(s: Symptoms) -> Finding | None:
                 "prefix_cache_hits_total grows, TTFT falls; the cache takes only blocks that are free",
             ),
         ),
+        note=not worth,
     )
+
+
+def _worth_caching(s: Symptoms) -> bool:
+    """Whether several prompts of several blocks each were computed within the window, by an engine that could cache."""
+    block, prompt, asked = _block(s), s.prompt_mean, s.happened("prompt_tokens")
+    if s.figure("embedded_engine") or block is None or prompt is None:
+        return False
+    return prompt >= _WORTH_BLOCKS * block and asked >= max(_ASKED_TOKENS, _SEVERAL_PROMPTS * prompt)

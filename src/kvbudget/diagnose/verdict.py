@@ -55,14 +55,15 @@ CODES: dict[str, Code] = {
     "prefix_cache_too_small": Code(140, True, "What is shared is pushed out before it is asked for again."),
     "fixed_footprint": Code(145, True, "Requests hold a large share each, whatever their length."),
     "prefix_cache_no_sharing": Code(150, True, "Prompts are long enough, the cache has room, and nothing comes twice."),
+    "prefix_cache_off": Code(148, True, "Prefix caching is off while several prompts of several blocks are computed."),
     "over_provisioned": Code(150, True, "The pool holds far more than can ever run at once."),
     HEALTHY: Code(160, True, "Nobody waits for room, nothing was preempted or refused."),
     "pool_filling": Code(165, False, "Nobody waits yet, and at this rate the pool is full soon."),
     "arrivals_exceed_service": Code(170, False, "The queue grows: more come than are served."),
     "counter_unwired": Code(180, False, "Hits of the prefix cache are not counted; other figures show them."),
-    "prefix_cache_off": Code(185, False, "Prefix caching is off."),
     "reporting_change": Code(190, False, "A figure or name means something else in another version."),
 }
+_OF_NOTES = 185
 # Found for certain they go before what is otherwise told by counters, such as refusals.
 _WHEN_CERTAIN = {"seqs_full": 35, "compute_bound": 36, "prefix_cache_below_block": 132, "over_provisioned": 138}
 OF_ONE: tuple[Callable[[Symptoms], Finding | None], ...] = (
@@ -103,20 +104,25 @@ def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
     for gate in seen.gates:
         told = [finding for rule in OF_A_GATE if (finding := rule(gate)) is not None]
         found += told or ([] if several else [gate_healthy(gate)])
-    if not any(CODES[finding.code].verdict for finding in found):
+    if not any(_weighs(finding) for finding in found):
         found.append(lacking("no engine and no gate was seen", ("the /metrics of an engine, or its log",), {}))
-    if seen.problems and not any(CODES[one.code].verdict and one.code != HEALTHY for one in found):
+    if seen.problems and not any(_weighs(one) and one.code != HEALTHY for one in found):
         found.append(lacking("not all that was named could be read", seen.problems, {}))
     ordered = sorted(_merged(found), key=_rank)
-    verdict = next(finding.code for finding in ordered if CODES[finding.code].verdict)
+    verdict = next(finding.code for finding in ordered if _weighs(finding))
     if verdict != HEALTHY:
         ordered = [finding for finding in ordered if finding.code != HEALTHY]
     notes = dict.fromkeys(note for window in seen.engines for note in window.notes)
     return Diagnosis(verdict, tuple(ordered), seen.sources, seen.problems, tuple(notes))
 
 
+def _weighs(finding: Finding) -> bool:
+    """Whether it can be the verdict."""
+    return CODES[finding.code].verdict and not finding.note
+
+
 def _rank(finding: Finding) -> tuple[int, int]:
-    rank = CODES[finding.code].rank
+    rank = _OF_NOTES if finding.note else CODES[finding.code].rank
     plain = finding.certainty == CERTAIN or is_structural(finding)
     return (_WHEN_CERTAIN.get(finding.code, rank) if plain else rank), -finding.certainty
 
@@ -126,11 +132,11 @@ def findings_of(s: Symptoms) -> list[Finding]:
     found = [finding for rule in OF_ONE if (finding := rule(s)) is not None]
     if s.window.where:
         found = [replace(finding, where=finding.where or (s.window.where,)) for finding in found]
-    if not any(CODES[finding.code].verdict for finding in found) or _only_the_cache(found):
+    if not any(_weighs(finding) for finding in found) or _only_the_cache(found):
         lacks = insufficient_data(s)
         if lacks is not None:
             return [lacks, *found]
-    if any(CODES[finding.code].verdict for finding in found):
+    if any(_weighs(finding) for finding in found):
         return found
     return [healthy(s), *found]
 
@@ -149,7 +155,7 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
         if known is None:
             by_code[finding.code] = finding
             continue
-        best = max(known, finding, key=lambda one: one.certainty)
+        best = max(known, finding, key=lambda one: (not one.note, one.certainty))
         where = dict.fromkeys((*known.where, *finding.where))
         by_code[finding.code] = replace(best, where=tuple(where))
     return list(by_code.values())

@@ -144,7 +144,8 @@ def window(span: Span) -> EngineWindow:
         step_tokens=span.distribution("vllm:iteration_tokens_total"),
         missing=_missing(span),
         notes=(*notes, *notes_of_hits, *(f"{name}: read by the name of an older vLLM" for name in old)),
-        extra=_extra(span, block_labels),
+        # Our own embedded engine writes vLLM's names, and has no prefix cache that could be turned on.
+        extra=_extra(span, block_labels) | ({} if ours is None else {"embedded_engine": 1.0}),
     )
 
 
