@@ -62,8 +62,8 @@ CERTAIN = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is so. `evidence`: figures by name, the unit last in the name. `where`: the engines or instances
-    that it holds for, empty when there is one alone. `collect`: what would have to be seen to say more. `note`: only worth knowing here, and
-    no verdict, whatever its code."""
+    that it holds for, empty when there is one alone. `collect`: what would have to be seen to say more. `note`: no
+    verdict here, whatever its code."""
 
     code: str
     severity: Severity

@@ -347,8 +347,8 @@ def prefix_cache_off(s: Symptoms) -> Finding | None:
         message=words,
         evidence=s.evidence(prompt_mean_tokens=prompt, prompt_tokens=s.grew("prompt_tokens"), block_tokens=block),
         sure=Sure("high", "by the engine's own configuration; whether prompts share is not told while it is off"),
-        refuted_by="a start-up log with enable_prefix_caching=True; or hits that stay 0 once it is on: then prompts share"
-        " nothing, and it may be off",
+        refuted_by="a start-up log with enable_prefix_caching=True; or hits that stay 0 once it is on: then nothing is"
+        " shared, and it may be off",
         actions=(
             Action(
                 "--enable-prefix-caching, where requests share a beginning (on hybrids plan first: blocks get larger)",
