@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from kvbudget.cli.main import COMMANDS, parser_of
+from kvbudget.cli.output import ERROR_SCHEMA
 from kvbudget.diagnose.verdict import CODES
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
@@ -21,7 +22,7 @@ from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.edge.surfaces.ask import Surface
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
 from kvbudget.edge.surfaces.table import ROWS
-from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError
+from kvbudget.errors import AccountingError, BadConfigError, BadValueError, InputError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.planner.budget.schema import BACKEND
 
@@ -195,6 +196,10 @@ ERRORS = {
     BadValueError.code: "A flag or field has an unusable value, or a file is not there.",
     BadConfigError.code: "A file is damaged, contradicts itself, or lacks a field that has no default.",
     UnsupportedError.code: "Well-formed, but not known here: never guessed.",
+    InputError.code: "What was given cannot be used, and no code above says it closer.",
+    "usage": "A flag or command that is not there, or lacks a value; on stderr in argparse's own form.",
+    "missing_library": "A command of another extra: what to install is said.",
+    AccountingError.code: "The ledger was misused: a bug of ours, not of the input; please report it.",
 }
 HEADERS = """## Headers
 
@@ -329,7 +334,8 @@ def findings() -> str:
         "",
         "## Errors of every command",
         "",
-        "`kvbudget COMMAND: CODE: what; what to do next` on stderr, exit 2.",
+        "`kvbudget COMMAND: CODE: what; what to do next` on stderr, exit 2. With `--json` stdout is one document as well,",
+        f'`{{"schema": "{ERROR_SCHEMA}", "error": {{"code", "message", "fix"}}}}`, unless the result was written before.',
         "",
     ]
     lines += ["| code | meaning |", "|---|---|"]

@@ -1,6 +1,7 @@
 """Which command runs, and what is said without one."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -29,11 +30,41 @@ def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["diagnose", "/nowhere/metrics", "--json"], "bad_value"),
+        (["forecast", "--series", "/nowhere.csv", "--capacity-tokens", "1k", "--json"], "bad_value"),
+        (["plan", "/nowhere/model", "--json"], "bad_value"),
+        (["check", "/nowhere.toml", "--json"], "bad_config"),
+        (["simulate", "--trace", "/nowhere.jsonl", "--num-blocks", "65", "--json"], "bad_value"),
+        (["plan", "model", "--json", "--max-model", "8k"], "usage"),
+        (["plan", "model", "--json", "--gpu=--"], "usage"),
+        (["diagnose", "--json"], "usage"),
+        (["plane", "--json"], "usage"),
+    ],
+)
+def test_with_json_exit_2_is_one_document_too(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        exit_code: object = main(words)
+    except SystemExit as caught:
+        exit_code = caught.code
+    said = capsys.readouterr()
+    assert exit_code == 2
+    document = json.loads(said.out)
+    assert document["schema"] == "kvbudget.error/1"
+    error = document["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["message"] in said.err
+    assert error["fix"]
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ([], "COMMAND"),
         (["plane"], "invalid choice: 'plane'"),
-        (["--json", "plan"], "COMMAND comes first"),
+        (["--help-me", "plan"], "COMMAND comes first"),
         (["plan", "model", "--gpu=--"], "argument --gpu: expected one argument"),
         (["plan", "model", "--gpus", "9" * 5000], "is not a whole number"),
         (["plan", "model", "--price-per-hour", "dear"], "'dear' is not a number"),

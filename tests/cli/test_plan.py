@@ -259,8 +259,8 @@ def test_what_cannot_be_planned_exits_2_with_one_line_on_stderr(
 ) -> None:
     assert main(["plan", str(folder), *words, "--json"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("kvbudget plan: ")
+    error = json.loads(captured.out)["error"]
+    assert captured.err.startswith(f"kvbudget plan: {error['code']}: ")
     assert captured.err.count("\n") == 1
 
 

@@ -97,7 +97,7 @@ def _inputs_of(reviewed: Document, path: str, model: str | None) -> argparse.Nam
     named, *flags = arguments_of(reviewed)
     parser = parser_of("plan")
     parser.error = _refuse(path)  # type: ignore[method-assign, assignment]
-    parsed = parser.parse_args(flags)
+    parsed: argparse.Namespace = parser.parse_args(flags)
     parsed.model = model if model is not None else _found(named, path)
     _find_files(parsed, path)
     if not parsed.model and parsed.command_line is None:

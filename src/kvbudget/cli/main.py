@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from kvbudget import __version__
-from kvbudget.cli.output import written_out
+from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
 
 EXIT_GOOD = 0
@@ -16,6 +16,7 @@ EXIT_FINDING = 1
 EXIT_USAGE = 2
 _OBJECTS_BETWEEN = 50_000  # one plan makes fewer than this, and no garbage that is worth a look
 _LONGEST_SHOWN, _MOST_HINTS = 200, 8
+_JSON = "--json"
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COMMANDS = {
@@ -55,6 +56,8 @@ class Command(Protocol):
 class _Parser(argparse.ArgumentParser):
     """Takes flags by their whole names only, and says which one may have been meant."""
 
+    wants_json = False
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # argparse's own signature
         """As argparse's; an unknown flag is an error that names a near one."""
         found, unknown = self.parse_known_args(args, namespace)
@@ -74,7 +77,9 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """As argparse's, which puts usage into the output where stderr is closed."""
+        """As argparse's, which puts usage into the output where stderr is closed; with --json a document as well."""
+        if self.wants_json:
+            error_written("usage", message, f"{self.prog} --help shows flags and examples")
         if sys.stderr is None:
             raise SystemExit(EXIT_USAGE)
         super().error(printable(message))
@@ -148,6 +153,7 @@ def _run_command(argv: list[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         _without_command(argv)
     parser = parser_of(argv[0])
+    parser.wants_json = _JSON in argv
     for word in argv[1:]:
         if word.startswith("--") and word.endswith("=--"):  # argparse takes it for an empty list
             parser.error(f"argument {word[:-3]}: expected one argument")
@@ -156,13 +162,16 @@ def _run_command(argv: list[str]) -> int:
     args = parser.parse_args(argv[1:])
     gc.set_threshold(_OBJECTS_BETWEEN)
     gc.enable()
+    written = times_written()
     try:
         code: int = args.run(args)
     except InputError as error:
         _say(args.command, error)
+        if getattr(args, "json", False) and times_written() == written:
+            error_written(error.code, error.message, error.fix)
         return EXIT_USAGE
     except ModuleNotFoundError as error:  # commands import heavy parts late
-        return _missing(args.command, error)
+        return _missing(args.command, error, as_json=getattr(args, "json", False))
     except BrokenPipeError:
         return EXIT_GOOD  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
@@ -189,7 +198,7 @@ def _chinese() -> Mapping[str, str]:
     return words() if is_chinese(os.environ) else {}
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
+def parser_of(name: str) -> _Parser:
     """The flags of one command. Making those of all commands would take longer than a plan."""
     command, summary = _load(name), COMMANDS[name]
     parser = _Parser(
@@ -212,6 +221,7 @@ def _without_command(argv: list[str]) -> NoReturn:
         epilog="kvbudget COMMAND --help shows flags and examples.",
         formatter_class=_Overview,
     )
+    parser.wants_json = _JSON in argv
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
     known = _chinese() if argv[:1] in ([], ["-h"], ["--help"]) else {}
@@ -226,15 +236,17 @@ def _load(name: str) -> Command:
     try:
         module: Command = importlib.import_module(f"kvbudget.cli.{name}")
     except ModuleNotFoundError as error:
-        raise SystemExit(_missing(name, error)) from None
+        raise SystemExit(_missing(name, error, as_json=_JSON in sys.argv)) from None
     return module
 
 
-def _missing(name: str, error: ModuleNotFoundError) -> int:
+def _missing(name: str, error: ModuleNotFoundError, *, as_json: bool) -> int:
     """Says which library of which extra is missing; one of our own is a bug and raised again."""
     missing = (error.name or "").partition(".")[0]
     if missing == "kvbudget":
         raise error
     how = "pip install 'kvbudget[gate]' (in a checkout: '.[gate]')"
     print(f"kvbudget {name} needs {missing}; next: {how}", file=sys.stderr)
+    if as_json:
+        error_written("missing_library", f"kvbudget {name} needs {missing}", how)
     return EXIT_USAGE

@@ -4,9 +4,29 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from kvbudget.errors import BadValueError
+from kvbudget.errors import BadValueError, InputError, printable
+
+ERROR_SCHEMA = "kvbudget.error/1"
+_blocks_written: list[None] = []  # one for each block of output that this process has written whole
+
+
+def times_written() -> int:
+    """How many blocks of output were written whole so far: after one of them there is no second document."""
+    return len(_blocks_written)
+
+
+def error_written(code: str, message: str, fix: str) -> None:
+    """The one document of a call with --json that ends with 2. What cannot be written is told on stderr already."""
+    import json
+
+    document = {
+        "schema": ERROR_SCHEMA,
+        "error": {"code": code, "message": printable(message), "fix": printable(fix)},
+    }
+    with suppress(InputError, BrokenPipeError), written_out():
+        print(json.dumps(document))
 
 
 @contextmanager
@@ -22,6 +42,7 @@ def written_out() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+        _blocks_written.append(None)
     except BrokenPipeError:
         _drop_the_rest()
         raise
