@@ -163,6 +163,17 @@ def test_with_a_plan_every_action_says_what_the_planner_computes(
     assert "1 -> 2 GPUs" in expected_of(out, "twice the cards")
 
 
+@pytest.mark.parametrize(("blocks", "noted"), [(1_990, False), (1_900, False), (1_800, True), (4_000, True)])
+def test_a_plan_of_another_pool_than_the_observed_one_is_noted(
+    run: Run, pair: Callable[..., tuple[str, str]], blocks: int, noted: bool
+) -> None:
+    files = pair({**FULL, "blocks": blocks}, {"preemptions": 100})
+    _, out, _ = run(*files, "--json", "--plan", f"{MODEL} --gpu l4 --max-model-len 8k --max-num-seqs 64")
+    notes = [note for note in json.loads(out)["notes"] if "31,840 tokens" in note]
+    assert len(notes) == noted
+    assert all(f"{(blocks - 1) * 16:,}" in note or f"{blocks * 16:,}" in note for note in notes)
+
+
 def test_a_budget_gives_the_same_as_its_plan_and_the_limit(
     run: Run, pair: Callable[..., tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ def test_figures_have_their_units_and_shares_are_told_in_hundredths() -> None:
 def test_where_it_holds_and_how_it_was_read_are_told() -> None:
     text = "\n".join(diagnosis_lines(diagnose(Observation((FULL,)))))
     assert "engine=1" in text
-    assert "read in an unusual way" in text
+    assert "to know beside it" in text
     assert "arrivals_exceed_service" in text
 
 

@@ -104,7 +104,7 @@ def _judge(args: argparse.Namespace) -> Callable[[Observation], Diagnosis]:
     plan = plan_of_budget(args.budget) if args.budget is not None else plan_of_flags(args.plan)
     limit = args.max_num_seqs or plan.settings.max_num_seqs
     expecting = Expecting(plan)
-    return lambda seen: expecting.told(diagnose(seen, limit))
+    return lambda seen: expecting.told(diagnose(seen, limit), seen)
 
 
 def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosis]) -> int:

@@ -24,7 +24,7 @@ def diagnosis_lines(diagnosis: Diagnosis, width: int = WIDTH) -> list[str]:
             lines += _para(f"{finding.actions[0].cost}: {finding.actions[0].what}", width, _INDENT * 2, "-> ")
     for title, told in (
         ("read from", diagnosis.sources),
-        ("read in an unusual way", diagnosis.notes),
+        ("to know beside it", diagnosis.notes),
         ("could not be read", diagnosis.problems),
     ):
         if told:

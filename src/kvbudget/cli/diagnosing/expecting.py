@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import NoReturn
 
 from kvbudget.diagnose.finding import Action, Diagnosis, Lever
+from kvbudget.diagnose.symptoms import Symptoms
+from kvbudget.engines.window import Observation
 from kvbudget.errors import BadConfigError, InputError
 from kvbudget.planner.advice.counting import Counting, Numbers
 from kvbudget.planner.advice.solve import planned
@@ -18,6 +20,7 @@ from kvbudget.planner.request import Plan
 from kvbudget.planner.workload.margin import NO_MARGIN
 
 _LONGEST = 2_000
+_APART = 0.05  # of the observed pool; less is what start-ups differ by
 _LIMITS = (Lever.LOWER_CONCURRENCY, Lever.RAISE_THE_LIMIT)
 
 
@@ -56,12 +59,25 @@ class Expecting:
         self._now = advice.now
         self._steps: dict[str, Step] = {step.name: step for step in (*advice.spending, *advice.retreat)}
 
-    def told(self, diagnosis: Diagnosis) -> Diagnosis:
-        """The same, where every action that has a lever says what the planner computes for it."""
+    def told(self, diagnosis: Diagnosis, seen: Observation) -> Diagnosis:
+        """The same, where every action that has a lever says what the planner computes for it, with a note for each
+        engine in `seen` whose pool is another than the planned one."""
         findings = tuple(
             replace(finding, actions=tuple(map(self._expected, finding.actions))) for finding in diagnosis.findings
         )
-        return replace(diagnosis, findings=findings)
+        notes = dict.fromkeys((*diagnosis.notes, *self._apart(seen)))
+        return replace(diagnosis, findings=findings, notes=tuple(notes))
+
+    def _apart(self, seen: Observation) -> Iterator[str]:
+        planned_tokens = self._now.pool_tokens
+        for window in seen.engines:
+            observed = Symptoms(window).pool_tokens
+            if observed and abs(planned_tokens / observed - 1) > _APART:
+                where = f" of {window.where}" if window.where else ""
+                yield (
+                    f"the pool{where} has {observed:,.0f} tokens, and the plan's {planned_tokens:,} tokens: what is planned"
+                    " is another engine, or has other flags (kvbudget receipt compares the two)"
+                )
 
     def _expected(self, action: Action) -> Action:
         if action.lever is None:
