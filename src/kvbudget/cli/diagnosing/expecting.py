@@ -75,8 +75,8 @@ class Expecting:
             if observed and abs(planned_tokens / observed - 1) > _APART:
                 where = f" of {window.where}" if window.where else ""
                 yield (
-                    f"the pool{where} has {observed:,.0f} tokens, and the plan's {planned_tokens:,} tokens: what is planned"
-                    " is another engine, or has other flags (kvbudget receipt compares the two)"
+                    f"the pool{where} has {observed:,.0f} tokens, and the plan's {planned_tokens:,} tokens: what is"
+                    " planned is another engine, or has other flags (kvbudget receipt compares the two)"
                 )
 
     def _expected(self, action: Action) -> Action:
