@@ -1,6 +1,7 @@
 """`kvbudget dashboards` writes whole files, knows its own from yours, and says what it did."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_a_list_that_was_damaged_is_no_leave_to_overwrite(tmp_path: Path) -> Non
     assert main(["dashboards", "--out", str(tmp_path), "--runbooks", "https://a.example"]) == 0
     (tmp_path / MANIFEST).write_text("[")
     assert main(["dashboards", "--out", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("path", ["kvbudget.rules.yaml", MANIFEST])
+def test_a_fifo_in_the_way_is_told_and_not_waited_for(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / path)
+    assert main(["dashboards", "--out", str(tmp_path)]) == 2
+    assert "is a FIFO, not a regular file" in capsys.readouterr().err
+
+
+def test_a_list_nested_beyond_reading_knows_nothing(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("[" * 100_000)
+    assert main(["dashboards", "--out", str(tmp_path)]) == 0
 
 
 def test_a_place_that_cannot_be_a_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

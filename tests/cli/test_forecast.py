@@ -70,6 +70,15 @@ def test_a_backtest_has_every_row_and_rests_on_the_past_alone(demand: Path, tmp_
         assert 0 <= int(row["low"]) <= int(row["high"])
 
 
+def test_a_backtest_does_not_overwrite_its_own_series(demand: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, link = demand.read_bytes(), demand.parent / "link.csv"
+    link.symlink_to(demand)
+    for out in (demand, link, demand.parent / "." / "demand.csv"):
+        assert run("--series", demand, "--capacity-tokens", 1000, "--backtest", out) == 2
+        assert "is the series itself" in capsys.readouterr().err
+    assert demand.read_bytes() == before
+
+
 def test_stamps_come_back_as_they_were_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "d.csv", tmp_path / "o.csv"
     rows = [f"2026-11-30T08:{at:02}:00Z,1000" for at in range(40) if at != 7]

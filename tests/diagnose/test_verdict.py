@@ -112,6 +112,15 @@ def test_a_gate_alone_is_enough() -> None:
     assert of(gates=(GateWindow("a", 30.0),)).verdict == "insufficient_data"
 
 
+def test_what_could_not_be_read_keeps_the_rest_from_being_called_healthy() -> None:
+    idle = window(usage=0.2, running=1, waiting=0)
+    found = diagnose(Observation((idle,), problems=("http://b/metrics: cannot be reached",)))
+    assert found.verdict == "insufficient_data"
+    assert found.findings[0].collect == ("http://b/metrics: cannot be reached",)
+    full = window(usage=0.99, running=40, waiting=30, preemptions=90)
+    assert diagnose(Observation((full,), problems=("another",))).verdict == "pool_full"
+
+
 def test_nothing_seen_is_not_enough() -> None:
     found = diagnose(Observation(problems=("a: cannot be reached",)))
     assert (found.verdict, found.problems) == ("insufficient_data", ("a: cannot be reached",))

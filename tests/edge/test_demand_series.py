@@ -56,6 +56,8 @@ def test_coarse_rows_are_seen(step: int, spacing: int) -> None:
         (["minute,kv_tokens", "0,many"], "x.csv:2: kv_tokens 'many' is no amount"),
         (["minute,kv_tokens", "soon,1"], "x.csv:2: 'soon' is neither the number of a minute nor"),
         (["minute,kv_tokens", "-3,1"], "x.csv:2: '-3' is neither"),
+        (["minute,kv_tokens", "0001-01-01T00:00+14:00,1"], "x.csv:2: 0001-01-01T00:00+14:00 is out of range"),
+        (["minute,kv_tokens", "9999-12-31T23:59-12:00,1"], "x.csv:2: 9999-12-31T23:59-12:00 is out of range"),
         (["minute,kv_tokens", "99999999999,1"], "x.csv:2: minute 99999999999 is out of range"),
         (["minute,kv_tokens", "0,1", "1970-01-01T00:05,1"], "x.csv:3: minutes are numbers in some rows"),
         (["minute,kv_tokens", "0,1,2"], "x.csv:2: 3 fields, the header has 2"),

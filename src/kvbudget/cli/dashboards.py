@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from kvbudget.cli.output import written_out
+from kvbudget.edge.given_file import open_given
 from kvbudget.errors import BadValueError, printable
 
 SCHEMA = "kvbudget.dashboards/1"
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 def _state(path: Path, text: str) -> tuple[str, str]:
     """(new, unchanged or replaced, digest of what is there)."""
     try:
-        present = path.read_bytes()
+        with open_given(str(path), fix="choose another folder") as file:  # a FIFO would be waited for
+            present = file.read()
     except FileNotFoundError:
         return "new", ""
     except OSError as error:
@@ -76,8 +78,9 @@ def _state(path: Path, text: str) -> tuple[str, str]:
 def _manifest(folder: Path) -> dict[str, str]:
     """What an earlier run wrote, by its digest; a broken list knows nothing."""
     try:
-        found = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+        with open_given(str(folder / MANIFEST), fix="choose another folder") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

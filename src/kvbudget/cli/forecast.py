@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from kvbudget.units import parse_length
 
 SCHEMA = "kvbudget.forecast/1"
 _DEFAULT_COLUMN = "kv_tokens"
-_MINUTES = {"": 1, "m": 1, "min": 1, "h": 60}
+_MINUTES = {"": 1, "m": 1, "min": 1, "h": 60, "d": 1440}
 EPILOG = """\
 examples:
   kvbudget forecast --series demand.csv --capacity-tokens 300000
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0, or 1 when an alarm holds at the last minute. Raises InputError for what cannot be used."""
     forecaster = Forecaster(_capacity(args.capacity_tokens), _horizon(args.horizon))
+    if args.backtest and os.path.realpath(args.backtest) == os.path.realpath(args.series):
+        raise BadValueError(f"--backtest {printable(args.backtest, 200)} is the series itself", fix="another file")
     series = read_demand(args.series, args.column or _DEFAULT_COLUMN)
     scale = forecaster.capacity_tokens if args.usage else 1.0
     if args.usage and not series.looks_like_usage:

@@ -104,6 +104,8 @@ def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
         found += told or ([] if several else [gate_healthy(gate)])
     if not any(CODES[finding.code].verdict for finding in found):
         found.append(lacking("no engine and no gate was seen", ("the /metrics of an engine, or its log",), {}))
+    if seen.problems and not any(CODES[one.code].verdict and one.code != HEALTHY for one in found):
+        found.append(lacking("not all that was named could be read", seen.problems, {}))
     ordered = sorted(_merged(found), key=_rank)
     verdict = next(finding.code for finding in ordered if CODES[finding.code].verdict)
     if verdict != HEALTHY:

@@ -16,6 +16,7 @@ from kvbudget.errors import BadValueError, printable
 
 TIME_COLUMNS = ("minute", "timestamp", "time")
 MOST_MINUTE = 10**10  # the year 20,000; keeps arithmetic on hostile files small
+_MOST_STAMP = 4_222_846_079  # the end of the year 9998: a forecast still has a date
 _MOST_TOKENS = 1e15
 _FIX = "give a CSV with a column minute and one of tokens, one row a minute"
 
@@ -114,12 +115,15 @@ def _minute(text: str, where: str) -> int:
         try:
             moment = datetime.fromisoformat(text)
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-            return int(moment.timestamp() // 60)
+            minute = int(moment.timestamp() // 60)
         except (ValueError, OverflowError):
             raise BadValueError(
                 f"{where}: {printable(text, 40)!r} is neither the number of a minute nor an ISO date and time",
                 fix="write 123, or 2026-11-30T08:15",
             ) from None
+        if not 0 <= minute <= _MOST_STAMP:
+            raise BadValueError(f"{where}: {printable(text, 40)} is out of range", fix="give a date from 1970 to 9998")
+        return minute
     if not text.isascii() or len(text) > 11 or int(text) > MOST_MINUTE:
         raise BadValueError(
             f"{where}: minute {printable(text, 40)} is out of range", fix=f"count minutes from 0 to {MOST_MINUTE}"

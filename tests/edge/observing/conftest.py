@@ -22,6 +22,7 @@ class Pages:
     def __init__(self) -> None:
         self.answers: dict[str, Page] = {}
         self.asked: list[tuple[str, str]] = []
+        self.cut = 0  # bytes that an answer promises and does not bring
         self.url = ""
 
     def paths(self) -> list[str]:
@@ -44,7 +45,7 @@ def pages() -> Iterator[Pages]:
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", f"{fake.url}/elsewhere")
-            self.send_header("Content-Length", str(len(text.encode())))
+            self.send_header("Content-Length", str(len(text.encode()) + fake.cut))
             self.end_headers()
             self.wfile.write(text.encode())
 

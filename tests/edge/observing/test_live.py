@@ -77,6 +77,13 @@ def test_an_engine_that_goes_away_within_the_window_is_told_as_far_as_it_was_see
     assert any("503" in problem for problem in observation.problems)
 
 
+def test_half_an_answer_is_none(pages: "Pages", clock: "Clock") -> None:
+    pages.answers["/metrics"] = vllm(7)
+    pages.cut = 100
+    with pytest.raises(InputError, match="100 bytes too early"):
+        observer([f"{pages.url}/metrics"], clock).observe()
+
+
 def test_one_source_that_fails_does_not_hide_the_others(pages: "Pages", clock: "Clock") -> None:
     pages.answers["/metrics"] = vllm(1)
     observation = observer([f"{pages.url}/metrics", "http://127.0.0.1:1/metrics"], clock).observe()

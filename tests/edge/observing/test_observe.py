@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import os
+import time
 from pathlib import Path
 
 import httpx
@@ -56,6 +57,23 @@ def test_a_third_scrape_makes_a_longer_window(tmp_path: Path) -> None:
     (window,) = observe(sources, 60.0).engines
     assert [look.at_s for look in window.looks] == [0, 30, 60]
     assert window.counts.preemptions == 10
+
+
+def test_one_file_given_twice_is_one_scrape_and_shows_no_standstill(tmp_path: Path) -> None:
+    (path,) = put(tmp_path, older=OLDER)
+    (tmp_path / "link").symlink_to(path)
+    for twin in (path, str(tmp_path / "." / "older"), str(tmp_path / "link")):
+        seen = observe([path, twin], environment={})
+        assert len(seen.engines[0].looks) == 1
+        assert "given twice" in seen.problems[0]
+
+
+def test_a_million_tiny_gzip_members_are_read_in_the_time_of_their_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "members.gz"
+    path.write_bytes(gzip.compress(OLDER.encode()) + gzip.compress(b"a 1\n") * 400_000)
+    began = time.process_time()
+    assert observe([str(path)], environment={}).engines[0].last.running == 3
+    assert time.process_time() - began < 20
 
 
 def test_saved_scrapes_of_others_stand_alone(tmp_path: Path) -> None:

@@ -76,6 +76,13 @@ def test_a_card_shows_its_parts_from_its_start_to_its_end() -> None:
     assert document["retreat"], "what to do when it does not fit"
 
 
+@pytest.mark.parametrize("path", ["/api/plan", "/api/export/plan.json"])
+def test_more_bytes_than_64_bits_count_are_still_a_whole_number(path: str) -> None:
+    answer = _got(f"{path}?layers=512&kv_heads=512&head_dim=4096&context=1000000000&concurrency=1000000&block=1")
+    assert answer.status_code == 200
+    assert answer.json()["figures"]["held"]["bytes"] == 512 * 512 * 4096 * 2 * 2 * 10**9 * 10**6
+
+
 def test_a_pasted_config_is_the_model() -> None:
     document = _got("/api/plan?context=4096", json.dumps(QWEN).encode()).json()
     assert document["plan"]["model"]["architectures"] == ["Qwen3ForCausalLM"]

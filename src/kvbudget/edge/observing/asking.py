@@ -54,6 +54,8 @@ class Asker:
         try:
             with opener.open(request, timeout=deadline.left_s()) as answer:
                 data: bytes = answer.read(MAX_ANSWER_BYTES + 1)
+                if answer.length and len(data) <= MAX_ANSWER_BYTES:  # a read of so many bytes does not complain itself
+                    return Answer(0, f"its answer ended {answer.length:,} bytes too early")
                 status: int = answer.status
         except urllib.error.HTTPError as error:
             with error:

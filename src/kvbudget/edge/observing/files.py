@@ -14,6 +14,7 @@ MAX_TEXT_BYTES = 128 * 1024**2
 _HEAD = 256 * 1024
 _FIX = "give a saved /metrics, an engine's log, or the URL of an engine, a gate or a Prometheus server"
 _GZIP = b"\x1f\x8b"
+_PIECE = 16 * 1024
 
 
 class Saved(NamedTuple):
@@ -64,9 +65,14 @@ def _read(path: str) -> bytes:
 
 def _inflated(data: bytes) -> bytes:
     """All members of a gzip file, also of one that is cut off, up to the limit: it may inflate without end."""
-    found = b""
-    while data[:2] == _GZIP and len(found) < MAX_TEXT_BYTES:
+    found = bytearray()
+    at = 0
+    view = memoryview(data)
+    while data[at : at + 2] == _GZIP and len(found) < MAX_TEXT_BYTES:
         stream = zlib.decompressobj(wbits=31)
-        found += stream.decompress(data, MAX_TEXT_BYTES - len(found))
-        data = stream.unused_data
-    return found
+        while not stream.eof and at < len(data) and len(found) < MAX_TEXT_BYTES:
+            # A piece at a time: what a member leaves is copied, and a file may be a million tiny members.
+            piece = view[at : at + _PIECE]
+            found += stream.decompress(piece, MAX_TEXT_BYTES - len(found))
+            at += len(piece) - len(stream.unused_data)
+    return bytes(found)

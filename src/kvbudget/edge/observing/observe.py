@@ -96,7 +96,14 @@ class Observer:
 
     def _saved(self, errors: list[InputError]) -> list[Saved]:
         found: list[Saved] = []
+        seen: set[str] = set()
         for path in self._files:
+            place = os.path.realpath(path)
+            if place in seen:  # two looks at one moment would show that nothing moves
+                twice = f"{printable(path, 200)} is given twice: that is one scrape, not two"
+                errors.append(BadValueError(twice, fix="save a second one some seconds later"))
+                continue
+            seen.add(place)
             try:
                 found.append(saved(path))
             except InputError as error:

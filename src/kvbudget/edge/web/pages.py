@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from kvbudget.edge.web import catalogue
-from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, refused
+from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused
 from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
 from kvbudget.edge.web.budget_export import budget_toml, config_text
 from kvbudget.edge.web.simulation import Simulator
@@ -107,7 +107,7 @@ async def _plan(request: Request) -> Response:
 async def _export(request: Request) -> Response:
     """`plan.json` (the ledger), `plan.md`, `plan.png`; `kvbudget.toml`, and the `config.json` that it is of."""
     writers: Mapping[str, tuple[Callable[[_State], bytes], str]] = {
-        "plan.json": (lambda state: orjson.dumps(_document(state), option=orjson.OPT_INDENT_2), "application/json"),
+        "plan.json": (lambda state: json_bytes(_document(state), indented=True), "application/json"),
         "plan.md": (lambda state: markdown_report(state.plan).encode(), "text/markdown; charset=utf-8"),
         "plan.png": (lambda state: png_report(state.plan), "image/png"),
         "kvbudget.toml": (lambda state: budget_toml(state.asked), "application/toml"),

@@ -88,8 +88,8 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Go writes +Inf and NaN; Python takes them, and also 1_000, which is no number here."""
-    if "_" in text or len(text) > 64:
+    """Go writes +Inf and NaN; Python takes them, and also 1_000 and other scripts' digits: no numbers here."""
+    if "_" in text or len(text) > 64 or not text.isascii():
         return None
     try:
         return float(text)
