@@ -115,11 +115,11 @@ def _saying(args: argparse.Namespace) -> Callable[[float], None]:
         return time.sleep
     from kvbudget.cli.diagnosing.watching import looking
 
-    said = [f"{looking(args.window or LIVE_WINDOW_S, args.sources)} ..."]
+    unsaid = iter([f"{looking(args.window or LIVE_WINDOW_S, args.sources)} ..."])
 
     def wait(seconds: float) -> None:
-        while said:
-            print(said.pop(), file=sys.stderr, flush=True)
+        for line in unsaid:  # once, also where several addresses are waited for in threads of their own
+            print(line, file=sys.stderr, flush=True)
         time.sleep(seconds)
 
     return wait
