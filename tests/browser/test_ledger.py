@@ -57,7 +57,8 @@ def test_what_is_shown_is_what_the_planner_says(browser: "Browser", url: str, st
         document: dict[str, Any] = json.load(answer)
     with opened(browser, f"{url}/ledger{state}") as page:
         assert figure(page, "per_token") == document["figures"]["per_token"]["text"]
-        assert figure(page, "needed") == document["figures"]["needed"]["text"]
+        assert figure(page, "needed") == document["figures"]["held"]["text"]
+        assert figure(page, "one_request") == document["figures"]["one_request_held"]["text"]
         assert page.locator("#t-changes tbody tr").count() == len(document["changes"])
         assert page.locator("#t-naive tbody tr").count() == len(document["naive"])
         assert page.locator("#t-bar tbody tr").count() == len(document["bar"])

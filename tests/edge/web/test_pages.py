@@ -198,3 +198,32 @@ def test_every_change_and_limit_has_words_in_both_languages() -> None:
             assert f"source.{part['source']}" in words
         for step in document["retreat"]:
             assert f"cost.{step['cost']}" in words
+
+
+def test_the_page_counts_the_blocks_that_the_command_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_bytes(_got("/api/export/config.json?model=Qwen3-32B").content)
+    main(["plan", str(tmp_path), "--gpu", "h100", "--max-model-len", "32k", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    shown = _got("/api/plan?model=Qwen3-32B&gpu=h100&context=32k").json()["plan"]
+    assert shown["pool"] == told["pool"]
+    assert shown["memory"]["cuda_graphs"] == told["memory"]["cuda_graphs"]
+    fewer = _got("/api/plan?model=Qwen3-32B&gpu=h100&context=32k&max_num_seqs=256").json()["plan"]
+    assert fewer["pool"]["num_blocks"] > told["pool"]["num_blocks"]
+
+
+def test_one_request_costs_the_whole_blocks_that_the_pool_pays() -> None:
+    document = _got("/api/plan?model=gpt-oss-20b&gpu=h100&context=32k&concurrency=2").json()
+    figures = document["figures"]
+    assert figures["one_request_held"]["bytes"] > figures["one_request"]["bytes"]
+    assert figures["held"]["bytes"] == 2 * figures["one_request_held"]["bytes"]
+    assert document["formula"][-1].endswith(f"= {figures['held']['text']}")
+
+
+def test_only_requests_that_were_asked_for_are_a_target() -> None:
+    unasked = "model=Qwen3-32B&gpu=h100&context=32k"
+    document = _got(f"/api/plan?{unasked}").json()
+    assert (document["verdict"]["word"], document["figures"]["target"]) == ("FITS", None)
+    assert "target-concurrency" not in _got(f"/api/export/kvbudget.toml?{unasked}").text
+    asked = _got(f"/api/plan?{unasked}&concurrency=16").json()
+    assert (asked["verdict"]["word"], asked["figures"]["target"]) == ("DOES NOT FIT", 16)
+    assert "concurrency = 16" in _got(f"/api/export/kvbudget.toml?{unasked}&concurrency=16").text

@@ -140,6 +140,7 @@ def _document(state: _State) -> Mapping[str, object]:
     document = ledger_document(
         state.plan,
         asked.concurrency,
+        target=asked.target if has_card(asked) else None,
         sized_to_need=not has_card(asked),
         with_block=lambda block: plan_asked(asked.with_block(block)),
     )

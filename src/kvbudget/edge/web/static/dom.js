@@ -12,6 +12,7 @@ export function speak(wanted) {
   document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
   for (const one of document.querySelectorAll("[data-w]")) one.textContent = word(one.dataset.w);
   for (const one of document.querySelectorAll("[data-w-label]")) one.setAttribute("aria-label", word(one.dataset.wLabel));
+  for (const one of document.querySelectorAll("[data-w-hint]")) one.setAttribute("placeholder", word(one.dataset.wHint));
   return language;
 }
 

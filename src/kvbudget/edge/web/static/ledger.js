@@ -12,6 +12,7 @@ let defaults = {};
 let config = "";
 let kept = "";
 let shown = null;
+let aimed = false; // whether the requests at once were asked for, so that a card is judged by them
 let asked = 0;
 let waiting = null;
 let retrying = null;
@@ -64,6 +65,7 @@ async function read() {
     const field = form.elements[name];
     if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
     field.value = wanted;
+    if (name === "concurrency") aimed = address.has(name);
   }
   const behind = new URLSearchParams(location.hash.slice(1));
   kept = behind.get("kept") ?? "";
@@ -78,7 +80,7 @@ function query() {
   for (const [name, value] of Object.entries(defaults)) {
     const field = form.elements[name];
     const given = field ? field.value.trim() : value;
-    if (given !== "" && given !== value) found.set(name, given);
+    if (given !== "" && (given !== value || (name === "concurrency" && aimed))) found.set(name, given);
   }
   return found;
 }
@@ -113,6 +115,7 @@ function changed(event) {
   const source = event.target;
   if (source.dataset.for) form.elements[source.dataset.for].value = source.dataset.scale ? SCALES[source.dataset.scale][Number(source.value)] : source.value;
   else slide();
+  if ([source.name, source.dataset.for].includes("concurrency")) aimed = true;
   if (source.name === "model" && source.value) { config = ""; by("config").value = ""; }
   if (source.id !== "config") refresh();
 }
@@ -194,15 +197,20 @@ function facts(document_) {
   const f = document_.figures;
   return [
     ["fig.per_token", f.per_token.text, `${number(f.per_token.bytes)} B`],
-    ["fig.needed", f.needed.text, f.held.bytes === f.needed.bytes ? `${number(f.blocks)} ${word("fig.blocks")}` : `${f.held.text} ${word("in_blocks")}`],
+    ["fig.needed", f.held.text, inBlocks(f.blocks, f.held, f.needed)],
     ["fig.tokens_per_mib", number(f.tokens_per_mib), ""],
-    ["fig.one_request", f.one_request.text, `${number(f.blocks_per_request)} ${word("fig.blocks")}`],
+    ["fig.one_request", f.one_request_held.text, inBlocks(f.blocks_per_request, f.one_request_held, f.one_request)],
     ["fig.tail", number(f.tail_slots), f.tail_text],
     ...(document_.sized_to_need ? [] : [
-      ["fig.ceiling", number(f.ceiling), `${word("wanted")} ${number(f.concurrency)}; ${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
+      ["fig.ceiling", number(f.ceiling), `${f.target === null ? "" : `${word("wanted")} ${number(f.target)}; `}${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
       ["fig.pool_tokens", number(f.pool_tokens), f.pool.text],
     ]),
   ];
+}
+
+// What the pool pays is in whole blocks; the bytes of the tokens alone stand beside it where they differ.
+function inBlocks(blocks, held, exact) {
+  return `${number(blocks)} ${word("fig.blocks")}${held.bytes === exact.bytes ? "" : `; ${exact.text} ${word("exactly")}`}`;
 }
 
 function figures(document_) {
