@@ -43,6 +43,19 @@ export function fill(table, columns, rows, marked = () => false) {
   table.replaceChildren(head, body);
 }
 
+// A page that not every port has, such as that of a running gate, is linked where it is there.
+export async function linkPages() {
+  const answer = await fetch("/api/pages").catch(() => null);
+  if (!answer?.ok) return;
+  const { pages } = await answer.json();
+  for (const link of document.querySelectorAll("nav a[hidden]")) link.hidden = !pages.includes(link.getAttribute("href"));
+}
+
+// As wide as the box it stands in, so that its text is as large as is written; at most so wide, at least 280.
+export function chartWidth(box, most) {
+  return Math.min(most, Math.max(280, Math.floor(box.clientWidth) || most));
+}
+
 export function number(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
 }

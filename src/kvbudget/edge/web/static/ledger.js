@@ -1,5 +1,5 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { drawn, element, fill, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, linkPages, number, speak, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
@@ -39,6 +39,7 @@ async function start() {
   for (const name of known.models) form.model.append(element("option", { value: name }, name));
   for (const gpu of known.gpus) form.gpu.append(element("option", { value: gpu.key }, `${gpu.name} (${gpu.text})`));
   for (const one of known.precisions) form.dtype.append(element("option", { value: one.name }, one.name));
+  linkPages();
   await read();
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -50,6 +51,7 @@ async function start() {
   by("config").addEventListener("input", () => { config = by("config").value.trim(); refresh(); });
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", dropped);
+  addEventListener("resize", () => { if (shown) frontier(shown.frontier); });
   addEventListener("popstate", () => read().then(refresh));
   addEventListener("keydown", (event) => { if (event.key === "Escape" && kept) by("unpin").click(); });
   refresh();
@@ -245,13 +247,13 @@ function frontier(answer) {
   const points = answer.points.filter((point) => point.requests > 0);
   const here = answer.present;
   if (!points.length) { by("frontier").replaceChildren(); return; }
-  const width = 720, height = 260, left = 64, right = 16, top = 14, bottom = 44;
+  const width = chartWidth(by("frontier"), 720), height = 260, left = width < 480 ? 44 : 64, right = 16, top = 14, bottom = 44;
   const lengths = points.map((p) => p.length).concat(here.length), counts = points.map((p) => p.requests).concat(here.requests);
   const x = axis(Math.min(...lengths), Math.max(...lengths), left, width - right);
   const y = axis(Math.max(1, Math.min(...counts)), Math.max(...counts), height - bottom, top);
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${word("frontier")}: ${number(here.requests)} × ${number(here.length)}` });
-  for (const tick of ticks(lengths)) svg.append(drawn("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }), drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, short(tick)));
-  for (const tick of ticks(counts)) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, short(tick)));
+  for (const tick of ticks(lengths, width / 90)) svg.append(drawn("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }), drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, short(tick)));
+  for (const tick of ticks(counts, 7)) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, short(tick)));
   const line = points.map((p, index) => `${index ? "L" : "M"}${x(p.length).toFixed(1)} ${y(p.requests).toFixed(1)}`).join("");
   svg.append(drawn("path", { class: "area", d: `${line}L${x(points.at(-1).length).toFixed(1)} ${height - bottom}L${x(points[0].length).toFixed(1)} ${height - bottom}Z` }));
   svg.append(drawn("path", { class: "line", d: line }));
@@ -267,10 +269,10 @@ function axis(low, high, from, to) {
   return (value) => from + (to - from) * (Math.log(Math.max(value, low)) - first) / (last - first);
 }
 
-function ticks(values) {
+function ticks(values, most) {
   const low = Math.max(1, Math.min(...values)), high = Math.max(...values), found = [];
   for (let tick = 2 ** Math.ceil(Math.log2(low)); tick <= high; tick *= 2) found.push(tick);
-  const every = Math.ceil(found.length / 7);
+  const every = Math.ceil(found.length / most);
   return found.filter((_, index) => index % every === 0);
 }
 
