@@ -16,6 +16,8 @@ from kvbudget.cli.main import main
 from kvbudget.edge.asgi import start_asgi
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
+from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.pool.groups import LayerKind
 
 STATIC = files("kvbudget.edge.web") / "static"
 QWEN = {
@@ -184,6 +186,21 @@ def test_both_languages_have_every_word_that_the_page_uses() -> None:
     assert used <= words["en"].keys(), used - words["en"].keys()
     english = re.findall(r'data-w="([^"]+)"[^>]*>([^<]+)<', page)
     assert {key: text for key, text in english if words["en"][key] != text} == {}
+
+
+def test_every_ending_kind_and_scenario_has_words_and_english_says_what_the_command_says() -> None:
+    words = _words()["en"]
+    for begins, names in {"outcome": Outcome, "refusal": Refusal, "kind": LayerKind}.items():
+        assert {key.partition(".")[2] for key in words if key.startswith(f"{begins}.")} == {*map(str, names)}
+    told = _got("/api/scenarios").json()["scenarios"]
+    assert {f"scenario.{one['name']}": one["summary"] for one in told} == {
+        key: text for key, text in words.items() if key.startswith("scenario.")
+    }
+
+
+def test_pages_say_whether_there_is_a_gate_to_look_at() -> None:
+    assert _got("/api/pages").json() == {"pages": ["/ledger", "/simulate"]}
+    assert _got("/live").status_code == 404
 
 
 def test_every_change_and_limit_has_words_in_both_languages() -> None:

@@ -6,6 +6,7 @@ const by = (id) => document.getElementById(id);
 const LENGTHS = steps(256, 13, [1, 1.5]);
 const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
 const SCALES = { lengths: LENGTHS, counts: COUNTS };
+const PASTED = "pasted"; // what the catalogue shows while a config.json is in force; no model is called so
 const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"];
 
 let defaults = {};
@@ -81,7 +82,7 @@ function query() {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(defaults)) {
     const field = form.elements[name];
-    const given = field ? field.value.trim() : value;
+    const given = !field ? value : field.value === PASTED ? "" : field.value.trim();
     if (given !== "" && (given !== value || (name === "concurrency" && aimed))) found.set(name, given);
   }
   return found;
@@ -118,7 +119,7 @@ function changed(event) {
   if (source.dataset.for) form.elements[source.dataset.for].value = source.dataset.scale ? SCALES[source.dataset.scale][Number(source.value)] : source.value;
   else slide();
   if ([source.name, source.dataset.for].includes("concurrency")) aimed = true;
-  if (source.name === "model" && source.value) { config = ""; by("config").value = ""; }
+  if (source.name === "model" && source.value !== PASTED) { config = ""; by("config").value = ""; }
   if (source.id !== "config") refresh();
 }
 
@@ -130,7 +131,10 @@ function slide() {
     if (Number.isFinite(value)) range.value = scale ? nearest(scale, value) : value;
     range.setAttribute("aria-valuetext", form.elements[range.dataset.for].value);
   }
-  by("shape").hidden = Boolean(form.model.value || config);
+  if (config) form.model.value = PASTED;
+  else if (form.model.value === PASTED) form.model.value = "";
+  form.model.querySelector(`[value="${PASTED}"]`).hidden = !config;
+  by("shape").hidden = Boolean(form.model.value);
 }
 
 function nearest(scale, value) {
@@ -281,6 +285,10 @@ function short(value) {
   return value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : number(value);
 }
 
+function kind(group) {
+  return `${word(`kind.${group.kind}`)}${group.window ? ` ${number(group.window)}` : ""}`;
+}
+
 function tables(document_) {
   fill(by("t-percentiles"), [
     ["col.percentile", false, (row) => row.name], ["col.length", true, (row) => number(row.length)],
@@ -288,14 +296,14 @@ function tables(document_) {
   ], document_.percentiles);
   const groups = document_.groups, all = groups.reduce((sum, group) => sum + group.blocks, 0) || 1;
   by("groups").replaceChildren(...groups.map((group, index) => {
-    const piece = element("i", { title: `${group.label}: ${number(group.blocks)}` });
+    const piece = element("i", { title: `${kind(group)}: ${number(group.blocks)}` });
     piece.style.flexGrow = String(Math.max(group.blocks / all, 0.005));
     piece.style.background = `var(--${PARTS[(index + 4) % 5]})`;
     return piece;
   }));
-  by("groups").setAttribute("aria-label", groups.map((group) => `${group.label} ${number(group.blocks)}`).join(", "));
+  by("groups").setAttribute("aria-label", groups.map((group) => `${kind(group)} ${number(group.blocks)}`).join(", "));
   fill(by("t-groups"), [
-    ["col.kind", false, (row) => swatch(PARTS[(groups.indexOf(row) + 4) % 5], row.label)], ["col.groups", true, (row) => row.groups],
+    ["col.kind", false, (row) => swatch(PARTS[(groups.indexOf(row) + 4) % 5], kind(row))], ["col.groups", true, (row) => row.groups],
     ["col.layers", true, (row) => row.layers], ["col.block", true, (row) => number(row.block_size)],
     ["col.page", true, (row) => `${number(row.page_size_bytes)} B`], ["col.blocks", true, (row) => number(row.blocks)],
   ], groups);
@@ -332,17 +340,22 @@ function exports() {
   for (const link of document.querySelectorAll("[data-export]")) {
     const name = link.dataset.export;
     link.href = `/api/export/${name}?${query()}`;
-    link.download = name;
-    const model = Boolean(form.model.value || config);
+    link.download = config && name.startsWith("plan.") ? `${modelName()}.${name}` : name;
+    const model = Boolean(form.model.value);
     link.hidden = Boolean(link.dataset.needs) && (!model || (link.dataset.needs === "card" && shown.sized_to_need));
-    link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name); } : null;
+    link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name, link.download); } : null;
   }
 }
 
-async function exportPasted(name) {
+// A report of a pasted config.json is called by its architecture; the budget finds its config.json by name.
+function modelName() {
+  return (shown.plan.model.architectures[0] ?? "pasted").replaceAll(/[^\w-]+/g, "-").slice(0, 60);
+}
+
+async function exportPasted(name, file) {
   const answer = await fetch(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
   if (!answer.ok) { problem((await answer.json()).error.message); return; }
-  const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: name });
+  const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: file });
   link.click();
   URL.revokeObjectURL(link.href);
 }

@@ -166,7 +166,7 @@ function tables() {
   }
   const ends = [...Object.entries(now.outcomes).map(([name, count]) => ["", name, count]), ...Object.entries(now.refusals).map(([name, count]) => ["refused", name, count])];
   fill(by("t-ends"), [
-    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${name}` : name], ["col.requests", true, ([, , count]) => number(count)],
+    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${word(`refusal.${name}`)}` : word(`outcome.${name}`)], ["col.requests", true, ([, , count]) => number(count)],
   ], ends);
 }
 

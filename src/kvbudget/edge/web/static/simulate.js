@@ -5,7 +5,6 @@ const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
 const COLOURS = ["non_torch", "weights", "cuda_graphs", "kv", "limit"];
 const NUMBERS = ["requests", "num_blocks", "block_size", "max_num_seqs", "max_model_len"];
-let about = new Map();
 let shown = null;
 
 start();
@@ -14,7 +13,6 @@ async function start() {
   inLanguage(new URLSearchParams(location.search).get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
   linkPages();
   const known = await (await fetch("/api/scenarios")).json();
-  about = new Map(known.scenarios.map((one) => [one.name, one.summary]));
   form.scenario.append(...known.scenarios.map((one) => element("option", {}, one.name)));
   form.scenario.value = new URLSearchParams(location.search).get("scenario") ?? "overload-1.3";
   form.scenario.addEventListener("change", say);
@@ -23,6 +21,7 @@ async function start() {
     const wanted = document.documentElement.lang === "en" ? "zh" : "en";
     history.replaceState(null, "", `?lang=${wanted}`);
     inLanguage(wanted);
+    say();
     draw();
   });
   addEventListener("resize", draw);
@@ -36,7 +35,7 @@ function inLanguage(wanted) {
 }
 
 function say() {
-  by("about").textContent = about.get(form.scenario.value) ?? "";
+  by("about").textContent = word(`scenario.${form.scenario.value}`);
 }
 
 function problem(text) {
