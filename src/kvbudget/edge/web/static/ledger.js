@@ -12,6 +12,7 @@ const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"
 let defaults = {};
 let config = "";
 let kept = "";
+let keptConfig = ""; // the config.json of what was kept, where one was pasted
 let shown = null;
 let aimed = false; // whether the requests at once were asked for, so that a card is judged by them
 let asked = 0;
@@ -72,6 +73,7 @@ async function read() {
   }
   const behind = new URLSearchParams(location.hash.slice(1));
   kept = behind.get("kept") ?? "";
+  keptConfig = behind.has("kept-config") ? await unpacked(behind.get("kept-config")) : "";
   config = behind.has("config") ? await unpacked(behind.get("config")) : "";
   by("config").value = config;
   if (config) by("paste").open = true;
@@ -95,6 +97,7 @@ async function remember() {
   const behind = new URLSearchParams();
   if (config) behind.set("config", await packed(config));
   if (kept) behind.set("kept", kept);
+  if (kept && keptConfig) behind.set("kept-config", await packed(keptConfig));
   const text = `${address}`, hash = `${behind}`;
   history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}${hash ? `#${hash}` : ""}`);
 }
@@ -364,6 +367,7 @@ async function exportPasted(name, file) {
 
 function keep() {
   kept = `${query()}` || "layers=32";
+  keptConfig = config;
   compare();
   remember();
 }
@@ -372,7 +376,7 @@ async function compare() {
   by("compare").hidden = by("unpin").hidden = !kept;
   if (!kept) return;
   let good, other;
-  try { [good, other] = await plan(kept, ""); } catch { return; }
+  try { [good, other] = await plan(kept, keptConfig); } catch { return; }
   if (!good || !shown) { kept = ""; by("compare").hidden = by("unpin").hidden = true; return; }
   const before = new Map(facts(other).map(([key, value]) => [key, value]));
   fill(by("t-compare"), [
