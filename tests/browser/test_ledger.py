@@ -124,6 +124,18 @@ def test_only_requests_that_somebody_set_make_a_card_too_small(browser: "Browser
         page.wait_for_url("**max_num_seqs=256**")
 
 
+def test_blocks_are_the_engines_own_until_somebody_chooses(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?model=DeepSeek-V3.2&gpu=h200:8&tp=8") as page:
+        block = page.locator('select[name="block"]')
+        expect(block).to_have_value("64")
+        assert "block=" not in page.url
+        block.select_option("16")
+        page.wait_for_url("**block=16**")
+        page.reload()
+        page.wait_for_selector("#figures dd")
+        expect(block).to_have_value("16")
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 def test_text_of_the_chart_is_large_enough_to_read(browser: "Browser", url: str, width: int) -> None:
     with opened(browser, f"{url}/ledger{CARD}", width) as page:

@@ -217,15 +217,25 @@ def test_every_change_and_limit_has_words_in_both_languages() -> None:
             assert f"cost.{step['cost']}" in words
 
 
-def test_the_page_counts_the_blocks_that_the_command_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_bytes(_got("/api/export/config.json?model=Qwen3-32B").content)
-    main(["plan", str(tmp_path), "--gpu", "h100", "--max-model-len", "32k", "--json"])
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks"), [("Qwen3-32B", "h100", "1"), ("DeepSeek-V3.2", "h200:8", "8"), ("Qwen3-8B", "l40s", "1")]
+)
+def test_the_page_counts_the_blocks_that_the_command_counts(
+    model: str, gpu: str, ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_bytes(_got(f"/api/export/config.json?model={model}").content)
+    main(["plan", str(tmp_path), "--gpu", gpu, "-tp", ranks, "--max-model-len", "32k", "--json"])
     told = json.loads(capsys.readouterr().out)
-    shown = _got("/api/plan?model=Qwen3-32B&gpu=h100&context=32k").json()["plan"]
+    shown = _got(f"/api/plan?model={model}&gpu={gpu}&tp={ranks}&context=32k").json()["plan"]
     assert shown["pool"] == told["pool"]
+    assert shown["engine"] == told["engine"]
     assert shown["memory"]["cuda_graphs"] == told["memory"]["cuda_graphs"]
-    fewer = _got("/api/plan?model=Qwen3-32B&gpu=h100&context=32k&max_num_seqs=256").json()["plan"]
-    assert fewer["pool"]["num_blocks"] > told["pool"]["num_blocks"]
+
+
+def test_a_limit_that_is_given_is_planned_with() -> None:
+    query = "/api/plan?model=Qwen3-32B&gpu=h100&context=32k"
+    pools = [_got(query + more).json()["plan"]["pool"]["num_blocks"] for more in ("", "&max_num_seqs=256", "&block=32")]
+    assert pools[1] > pools[0] > pools[2]
 
 
 def test_one_request_costs_the_whole_blocks_that_the_pool_pays() -> None:

@@ -35,6 +35,7 @@ class Asked(NamedTuple):
 
     `fields`: as they were written, defaults filled in; they are what an address that is shared says. `target`: requests
     at once that somebody asked for; `concurrency` is the default where nobody did.
+    `block`: None where a model is named and no block is: the engine takes its own, such as 64 for sparse attention.
     """
 
     fields: Mapping[str, str]
@@ -42,7 +43,7 @@ class Asked(NamedTuple):
     context: Tokens
     concurrency: int
     target: int | None
-    block: Tokens
+    block: Tokens | None
     model: str
     config: Mapping[str, object] | None
     prompt_lengths: Lengths | None
@@ -66,13 +67,14 @@ def asked_in(query: Mapping[str, str], config: Mapping[str, object] | None = Non
     if not 1 <= context <= _LONGEST:
         raise BadValueError(f"context: {context} is out of range", fix=f"1 to {_LONGEST:,} tokens")
     shape = Shape(_whole(fields, "layers"), _whole(fields, "kv_heads"), _whole(fields, "head_dim"), fields["dtype"])
+    block = Tokens(_whole(fields, "block"))
     return Asked(
         fields=fields,
         shape=shape,
         context=context,
         concurrency=(concurrency := _whole(fields, "concurrency")),
         target=concurrency if query.get("concurrency", "").strip() else None,
-        block=Tokens(_whole(fields, "block")),
+        block=None if (fields["model"] or config is not None) and not query.get("block", "").strip() else block,
         model=fields["model"],
         config=config,
         prompt_lengths=_lengths(fields, "prompt_lengths"),

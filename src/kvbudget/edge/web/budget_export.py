@@ -67,11 +67,12 @@ def _given(asked: Asked) -> dict[str, object]:
     if asked.target is not None:
         given["target_concurrency"] = asked.target
     flags = plan_asked(asked).request.flags
+    if asked.block is not None:
+        given["block_size"] = int(asked.block)
     if flags.max_num_seqs is not None:
         given["max_num_seqs"] = flags.max_num_seqs
     return given | {
         "max_model_len": str(asked.context),
-        "block_size": int(asked.block),
         "kv_cache_dtype": precision_named(asked.shape.dtype).flag,
         "tensor_parallel_size": flags.tensor_parallel_size,
     }

@@ -6,6 +6,7 @@ const by = (id) => document.getElementById(id);
 const LENGTHS = steps(256, 13, [1, 1.5]);
 const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
 const SCALES = { lengths: LENGTHS, counts: COUNTS };
+const OPEN = ["concurrency", "block"]; // set to their default they say more than left alone
 const PASTED = "pasted"; // what the catalogue shows while a config.json is in force; no model is called so
 const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"];
 
@@ -14,7 +15,7 @@ let config = "";
 let kept = "";
 let keptConfig = ""; // the config.json of what was kept, where one was pasted
 let shown = null;
-let aimed = false; // whether the requests at once were asked for, so that a card is judged by them
+const said = new Set(); // fields of OPEN that somebody set; the others are an example, or the engine's own
 let asked = 0;
 let waiting = null;
 let retrying = null;
@@ -67,9 +68,9 @@ async function read() {
     if (!form.elements[name]) continue;
     const wanted = address.get(name) ?? value;
     const field = form.elements[name];
-    if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
-    field.value = wanted;
-    if (name === "concurrency") aimed = address.has(name);
+    choose(field, wanted);
+    if (OPEN.includes(name) && address.has(name)) said.add(name);
+    else said.delete(name);
   }
   const behind = new URLSearchParams(location.hash.slice(1));
   kept = behind.get("kept") ?? "";
@@ -80,12 +81,17 @@ async function read() {
   slide();
 }
 
+function choose(field, wanted) {
+  if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
+  field.value = wanted;
+}
+
 function query() {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(defaults)) {
     const field = form.elements[name];
     const given = !field ? value : field.value === PASTED ? "" : field.value.trim();
-    if (given !== "" && (given !== value || (name === "concurrency" && aimed))) found.set(name, given);
+    if (given !== "" && (OPEN.includes(name) ? said.has(name) : given !== value)) found.set(name, given);
   }
   return found;
 }
@@ -121,7 +127,7 @@ function changed(event) {
   const source = event.target;
   if (source.dataset.for) form.elements[source.dataset.for].value = source.dataset.scale ? SCALES[source.dataset.scale][Number(source.value)] : source.value;
   else slide();
-  if ([source.name, source.dataset.for].includes("concurrency")) aimed = true;
+  for (const name of OPEN) if ([source.name, source.dataset.for].includes(name)) said.add(name);
   if (source.name === "model" && source.value !== PASTED) { config = ""; by("config").value = ""; }
   if (source.id !== "config") refresh();
 }
@@ -178,6 +184,7 @@ async function ask() {
   }
   problem("");
   shown = document_;
+  if (!said.has("block")) choose(form.elements.block, String(shown.plan.engine.block_size));
   draw();
 }
 
