@@ -1,5 +1,5 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { drawn, element, fill, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, number, speak, word } from "./dom.js";
 
 const by = (id) => document.getElementById(id);
 const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
@@ -101,14 +101,14 @@ function swatch(key, text) {
 
 function pool(instance) {
   const points = past[instance.name] ?? [];
-  const width = 960, height = 150, left = 60, right = 8, top = 8, bottom = 22;
+  const width = chartWidth(by("pools"), 960), height = 150, left = width < 480 ? 48 : 60, right = 8, top = 8, bottom = 22;
   const most = Math.max(1, instance.usable_blocks, ...points.map((one) => Math.max(one.promised_blocks, one.held_blocks ?? 0)));
   const end = instance.at_ms, start_ = Math.min(points[0]?.at_ms ?? end, end - 60_000);
   const x = (at) => left + (width - left - right) * (at - start_) / (end - start_);
   const y = (blocks) => height - bottom - (height - top - bottom) * blocks / most;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${instance.name}: ${word("live.promised")} ${instance.promised_blocks}, ${word("live.held")} ${instance.held_blocks ?? "–"}, ${word("of")} ${instance.usable_blocks}` });
   for (const tick of [0, instance.usable_blocks]) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
-  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, instance.name));
+  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, word("now")));
   for (const [key, colour] of SERIES) {
     const known = points.filter((one) => one[key] !== null);
     if (!known.length) continue;
@@ -117,7 +117,7 @@ function pool(instance) {
     path.style.stroke = `var(--${colour})`;
     svg.append(path);
   }
-  return element("div", { class: "chart" }, svg);
+  return element("div", { class: "chart" }, element("h3", {}, instance.name), svg);
 }
 
 function holders(instance) {
@@ -166,7 +166,7 @@ function tables() {
   }
   const ends = [...Object.entries(now.outcomes).map(([name, count]) => ["", name, count]), ...Object.entries(now.refusals).map(([name, count]) => ["refused", name, count])];
   fill(by("t-ends"), [
-    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${name}` : name], ["col.requests", true, ([, , count]) => number(count)],
+    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${word(`refusal.${name}`)}` : word(`outcome.${name}`)], ["col.requests", true, ([, , count]) => number(count)],
   ], ends);
 }
 
