@@ -140,3 +140,18 @@ def test_what_if_needs_traffic_and_says_so(browser: "Browser", gate: dict[str, s
     expect(page.locator("#t-whatif tbody tr")).to_have_count(6, timeout=60_000)
     expect(page.locator("#whatif-problem")).to_be_hidden()
     page.close()
+
+
+def test_findings_and_the_next_half_hour_are_shown(browser: "Browser", gate: dict[str, str]) -> None:
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("console", lambda one: said.append(one.text) if one.type == "error" else None)
+    page.goto(f"{gate['admin']}/live?lang=en")
+    expect(page.locator("#findings li code").first).to_be_visible(timeout=20_000)
+    with urllib.request.urlopen(f"{gate['admin']}/v1/findings", timeout=20) as answer:
+        codes = [one["code"] for found in json.load(answer)["instances"] for one in found["findings"]]
+    assert page.locator("#findings li code").all_text_contents() == codes
+    expect(page.locator("#t-forecast tbody tr")).to_have_count(1)
+    expect(page.locator("#t-forecast tbody tr")).to_contain_text("8,192")
+    assert said == []
+    page.close()

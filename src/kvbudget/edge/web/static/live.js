@@ -8,6 +8,8 @@ const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused",
 let past = {};
 let now = null;
 let guess = null;
+let found = [];
+let foretold = [];
 
 start();
 
@@ -20,6 +22,8 @@ function start() {
     draw();
   });
   by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  look();
+  setInterval(look, 10_000);
   const stream = new EventSource("/api/live/stream");
   stream.addEventListener("past", (event) => {
     past = Object.fromEntries(Object.entries(JSON.parse(event.data)).map(([name, points]) => [name, points.map(point)]));
@@ -50,6 +54,18 @@ function inLanguage(wanted) {
   const spoken = speak(wanted);
   by("language").textContent = word("other");
   by("language").lang = spoken === "en" ? "zh-Hans" : "en";
+}
+
+// What the gate judges when it is asked, less often than it looks.
+async function look() {
+  try {
+    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(async (path) => (await fetch(path)).json()));
+    found = findings.instances;
+    foretold = forecast.instances;
+  } catch {
+    return; // the stream says that the gate does not answer
+  }
+  draw();
 }
 
 async function ask() {
@@ -148,6 +164,18 @@ function tables() {
     ["col.expected", true, (row) => row.expected_ms ? seconds(row.expected_ms) : "–"],
     ["col.deadline", true, (row) => seconds(row.deadline_in_ms)],
   ], now.queue.next);
+  by("findings").replaceChildren(...found.flatMap((one) => one.findings.map((finding) => {
+    const first = finding.actions[0];
+    const told = first ? element("em", {}, `${first.what} (${word(`cost.${first.cost}`)})`) : "";
+    return element("li", { class: finding.severity }, `${one.instance}: `, element("code", {}, finding.code), ` ${finding.message}. `, told);
+  })));
+  fill(by("t-forecast"), [
+    ["col.instance", false, (row) => row.name], ["col.demand", true, (row) => number(row.demand_tokens)],
+    ["col.pool_tokens", true, (row) => number(row.capacity_tokens)],
+    ["col.expected_most", true, (row) => row.forecast ? `${number(row.forecast.expected)} (${number(row.forecast.low)}–${number(row.forecast.high)})` : "–"],
+    ["col.likely", true, (row) => row.forecast ? row.forecast.probability.toLocaleString("en-US", { style: "percent", maximumFractionDigits: 1 }) : "–"],
+    ["col.free_in_10", true, (row) => number(row.drain.free_blocks_in_10_s)], ["col.free_in_60", true, (row) => number(row.drain.free_blocks_in_60_s)],
+  ], foretold, (row) => Boolean(row.forecast?.alarm));
   fill(by("t-tenants"), [
     ["col.tenant", false, (row) => row.tenant], ["live.promised", true, (row) => number(row.promised_blocks)],
     ["live.waiting", true, (row) => number(row.waiting)],
