@@ -57,7 +57,8 @@ def test_what_is_shown_is_what_the_planner_says(browser: "Browser", url: str, st
         document: dict[str, Any] = json.load(answer)
     with opened(browser, f"{url}/ledger{state}") as page:
         assert figure(page, "per_token") == document["figures"]["per_token"]["text"]
-        assert figure(page, "needed") == document["figures"]["needed"]["text"]
+        assert figure(page, "needed") == document["figures"]["held"]["text"]
+        assert figure(page, "one_request") == document["figures"]["one_request_held"]["text"]
         assert page.locator("#t-changes tbody tr").count() == len(document["changes"])
         assert page.locator("#t-naive tbody tr").count() == len(document["naive"])
         assert page.locator("#t-bar tbody tr").count() == len(document["bar"])
@@ -111,6 +112,82 @@ def test_nothing_overlaps_or_runs_out_of_the_page(
                 assert apart or left < other[0] or left > other[0], (boxes[index], other)
 
 
+def test_only_requests_that_somebody_set_make_a_card_too_small(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?model=Qwen3-32B&gpu=h100&context=32k&lang=en") as page:
+        expect(page.locator("#verdict")).to_contain_text("FITS 1 request")
+        page.fill('input[name="concurrency"]', "16")
+        expect(page.locator("#verdict")).to_contain_text("DOES NOT FIT")
+        page.wait_for_url("**concurrency=16**")
+        page.reload()
+        expect(page.locator("#verdict")).to_contain_text("DOES NOT FIT")
+        page.fill('input[name="max_num_seqs"]', "256")
+        page.wait_for_url("**max_num_seqs=256**")
+
+
+def test_blocks_are_the_engines_own_until_somebody_chooses(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?model=DeepSeek-V3.2&gpu=h200:8&tp=8") as page:
+        block = page.locator('select[name="block"]')
+        expect(block).to_have_value("64")
+        assert "block=" not in page.url
+        block.select_option("16")
+        page.wait_for_url("**block=16**")
+        page.reload()
+        page.wait_for_selector("#figures dd")
+        expect(block).to_have_value("16")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_text_of_the_chart_is_large_enough_to_read(browser: "Browser", url: str, width: int) -> None:
+    with opened(browser, f"{url}/ledger{CARD}", width) as page:
+        scale = "one => one.getBoundingClientRect().width / one.viewBox.baseVal.width"
+        assert page.locator("#frontier svg").evaluate(scale) >= 0.95
+        texts = page.locator("#frontier svg text").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect()).map(r => [r.left, r.right])"
+        )
+        assert all(0 <= left < right <= width for left, right in texts)
+        page.set_viewport_size({"width": 700, "height": 800})
+        page.wait_for_function("document.querySelector('#frontier svg').viewBox.baseVal.width > 500")
+
+
+def test_all_of_the_form_can_be_reached_by_scrolling_the_page(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger") as page:
+        inner = "one => [one.scrollHeight - one.clientHeight, getComputedStyle(one).position]"
+        assert page.locator("#fields").evaluate(inner) == [0, "static"]
+        page.set_viewport_size({"width": 1280, "height": 1440})
+        assert page.locator("#fields").evaluate(inner) == [0, "sticky"]
+        assert page.locator("#fields").evaluate("one => one.getBoundingClientRect().height") < 1440
+
+
+def test_pages_alone_have_no_link_to_a_gate(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger") as page:
+        page.wait_for_load_state("networkidle")
+        assert page.locator('nav a[href="/live"]').is_hidden()
+        assert page.locator('nav a[href="/simulate"]').is_visible()
+
+
+def test_kinds_of_cache_are_said_in_chinese(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?model=gpt-oss-20b&lang=zh") as page:
+        expect(page.locator("#t-groups")).to_contain_text("滑动窗口 128")
+
+
+def test_markup_in_a_config_is_shown_as_text(browser: "Browser", url: str) -> None:
+    hostile = '<img src=x onerror="document.title=1">'
+    config = {
+        "architectures": ["Qwen3ForCausalLM", hostile], "model_type": "qwen3", "num_hidden_layers": 36,
+        "_name": hostile, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 12288, "vocab_size": 151936, "max_position_embeddings": 40960,
+    }  # fmt: skip
+    with opened(browser, f"{url}/ledger", fails=True) as page:
+        page.locator("#paste summary").click()
+        page.fill("#config", json.dumps(config))
+        shows(page, "per_token", "144 KiB")
+        page.fill("#config", json.dumps({**config, "architectures": [hostile], "model_type": hostile}))
+        page.wait_for_selector("#problem:visible")
+        assert "<img" in (page.locator("#problem").text_content() or "")
+        assert page.locator("img").count() == 0
+        assert page.title() == "KV ledger · kvbudget"
+
+
 def test_the_other_language_says_everything_anew(browser: "Browser", url: str) -> None:
     with opened(browser, f"{url}/ledger?lang=en") as page:
         page.click("#language")
@@ -156,8 +233,18 @@ def test_a_pasted_config_is_planned_and_travels_in_the_address(browser: "Browser
         address = page.url
     with opened(browser, address) as page:
         assert figure(page, "per_token") == "144 KiB"
+        assert page.locator('select[name="model"] option:checked').text_content() == "pasted config.json"
+        with page.expect_download() as download:
+            page.click('[data-export="plan.md"]')
+        assert download.value.suggested_filename == "Qwen3ForCausalLM.plan.md"
+        page.click("#pin")
+        expect(page.locator("#t-compare tbody tr").first).to_contain_text("144 KiB144 KiB")
         page.click("#forget")
         shows(page, "per_token", "128 KiB")
+        expect(page.locator("#t-compare tbody tr").first).to_contain_text("144 KiB128 KiB")
+        assert page.locator('select[name="model"]').input_value() == ""
+        page.reload()
+        expect(page.locator("#t-compare tbody tr").first).to_contain_text("144 KiB128 KiB")
 
 
 def test_a_state_that_was_kept_stands_beside_the_present_one(browser: "Browser", url: str) -> None:

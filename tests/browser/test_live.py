@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -71,6 +72,47 @@ def test_load_shows_while_it_runs_and_is_gone_when_it_has_run(
     page.close()
 
 
+def test_markup_in_a_name_is_shown_as_text(browser: "Browser", gate: dict[str, str]) -> None:
+    """The gate takes no such names in a header; a page must not lean on that."""
+    hostile = "<img src=x onerror=document.title=1>"
+    with urllib.request.urlopen(f"{gate['admin']}/api/live", timeout=20) as answer:
+        look = json.load(answer)
+    request = {"tenant": hostile, "blocks": 9, "seen_tokens": 1, "max_new_tokens": 9, "left_ms": 9, "age_ms": 1}
+    waits = {"tenant": hostile, "priority": 0, "blocks": 1, "waited_ms": 1, "expected_ms": 1, "deadline_in_ms": 1}
+    look["instances"][0] |= {"name": hostile, "tier": hostile, "requests": [request], "up": False, "problem": hostile}
+    look["queue"] |= {"next": [waits]}
+    look |= {
+        "tenants": [{"tenant": hostile, "promised_blocks": 9, "waiting": 1}],
+        "policy": hostile, "outcomes": {hostile: 1}, "refusals": {hostile: 1}, "problem": hostile,
+    }  # fmt: skip
+    page = browser.new_page()
+    body = f"retry: 60000\nevent: past\ndata: {{}}\n\nevent: now\ndata: {json.dumps(look)}\n\n"
+    page.route("**/api/live/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{gate['admin']}/live?lang=en")
+    for place in ("#t-tenants", "#t-queue", "#t-instances", "#t-ends", "#pools h3", "#state"):
+        expect(page.locator(place)).to_contain_text(hostile)
+    expect(page.locator("#requests .groups i").first).to_have_attribute("title", re.compile("<img"))
+    assert page.locator("img").count() == 0
+    assert page.title() == "Live gate · kvbudget"
+    page.close()
+
+
+def test_pages_beside_a_gate_lead_to_it_and_its_chart_can_be_read_on_a_phone(
+    browser: "Browser", gate: dict[str, str]
+) -> None:
+    _ask(gate["gate"], "a", 4)
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    for other in ("ledger", "simulate"):
+        page.goto(f"{gate['admin']}/{other}?lang=zh")
+        page.click('nav a[href="/live"]')
+        expect(page.locator("#pools h3")).to_have_count(1)
+    scale = "one => one.getBoundingClientRect().width / one.viewBox.baseVal.width"
+    assert page.locator("#pools svg").evaluate(scale) >= 0.95
+    page.goto(f"{gate['admin']}/live?lang=zh")
+    expect(page.locator("#t-ends")).to_contain_text("完成")
+    page.close()
+
+
 def test_a_gate_that_goes_away_is_told(browser: "Browser") -> None:
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -97,4 +139,19 @@ def test_what_if_needs_traffic_and_says_so(browser: "Browser", gate: dict[str, s
     page.click("#ask")
     expect(page.locator("#t-whatif tbody tr")).to_have_count(6, timeout=60_000)
     expect(page.locator("#whatif-problem")).to_be_hidden()
+    page.close()
+
+
+def test_findings_and_the_next_half_hour_are_shown(browser: "Browser", gate: dict[str, str]) -> None:
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("console", lambda one: said.append(one.text) if one.type == "error" else None)
+    page.goto(f"{gate['admin']}/live?lang=en")
+    expect(page.locator("#findings li code").first).to_be_visible(timeout=20_000)
+    with urllib.request.urlopen(f"{gate['admin']}/v1/findings", timeout=20) as answer:
+        codes = [one["code"] for found in json.load(answer)["instances"] for one in found["findings"]]
+    assert page.locator("#findings li code").all_text_contents() == codes
+    expect(page.locator("#t-forecast tbody tr")).to_have_count(1)
+    expect(page.locator("#t-forecast tbody tr")).to_contain_text("8,192")
+    assert said == []
     page.close()

@@ -20,6 +20,7 @@ def test_policies_are_run_and_compared(browser: "Browser", url: str, width: int)
     page.on("request", lambda asked: None if url in asked.url else wrong.append(asked.url))
     page.goto(f"{url}/simulate?lang=en")
     expect(page.locator("#about")).to_contain_text("1.3 times")
+    assert page.locator("#results section:visible").count() == 0, "nothing was run, so no box is empty"
     page.fill('input[name="requests"]', "60")
     page.fill('input[name="rates"]', "1, 2")
     page.check('input[value="worst-case"]')
@@ -28,7 +29,12 @@ def test_policies_are_run_and_compared(browser: "Browser", url: str, width: int)
     assert page.locator("#curve path").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     expect(page.locator("#command")).to_contain_text("kvbudget simulate --scenario overload-1.3")
+    assert page.locator("#results section:visible").count() == 2
+    lines = page.locator("#command span").evaluate_all("all => all.map(one => one.getClientRects().length)")
+    assert lines
+    assert set(lines) == {1}, "no flag is cut in two"
     page.click("#language")
+    expect(page.locator("#about")).to_contain_text("1.3 倍")
     expect(page.locator("h1")).to_have_text("模拟")
     serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
     assert [one["id"] for one in serious] == []

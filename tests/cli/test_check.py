@@ -52,6 +52,50 @@ def test_a_budget_that_was_just_written_holds(budget: Path, capsys: pytest.Captu
     assert "holds" in capsys.readouterr().out
 
 
+def _dotted(tmp_path: Path, budget: Path) -> Path:
+    """A folder of the budget and config.json, as the ledger page and `plan . --write` leave it; and an empty one."""
+    deploy = tmp_path / "deploy"
+    deploy.mkdir()
+    (deploy / "config.json").write_text(json.dumps(CONFIG))
+    change(budget, "inputs", model=".")
+    return budget.rename(deploy / "kvbudget.toml")
+
+
+def test_a_dot_is_the_folder_of_the_file_wherever_the_check_runs(
+    budget: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _dotted(tmp_path, budget)
+    write_budget(str(path), present_budget(read_budget(str(path)), str(path)))
+    monkeypatch.chdir(tmp_path)
+    assert checked(Path("deploy/kvbudget.toml")) == 0
+    assert f"model: {tmp_path / 'deploy'} (. of the budget's own folder)" in capsys.readouterr().out
+    assert checked(Path("deploy/kvbudget.toml"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"] == str(tmp_path / "deploy")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 16}))
+    monkeypatch.chdir(tmp_path / "model")  # another model is here, and not meant
+    assert checked(Path("../deploy/kvbudget.toml")) == 0
+    monkeypatch.chdir(tmp_path / "deploy")
+    assert checked(Path("kvbudget.toml")) == 0
+
+
+def test_a_dot_is_the_working_folder_where_no_model_lies_beside_the_file(
+    budget: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _dotted(tmp_path, budget)
+    (tmp_path / "deploy" / "config.json").rename(tmp_path / "config.json")
+    monkeypatch.chdir(tmp_path)
+    write_budget(str(path), present_budget(read_budget(str(path)), str(path)))
+    assert checked(Path("deploy/kvbudget.toml")) == 0
+
+
+def test_a_folder_without_a_model_does_not_hide_the_one_beside_the_file(
+    budget: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert checked(budget) == 0
+
+
 def test_the_model_is_found_beside_the_file_or_where_it_is_said_to_be(budget: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "model").rename(elsewhere)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from kvbudget.cli.dashboards import MANIFEST
 from kvbudget.cli.main import main
 from kvbudget.report.monitoring.files import monitoring_files
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def written(folder: Path) -> dict[str, str]:
@@ -20,9 +23,39 @@ def test_everything_is_written_and_listed(tmp_path: Path, capsys: pytest.Capture
     assert main(["dashboards", "--out", str(out)]) == 0
     found = written(out)
     found.pop(MANIFEST)
-    assert found == monitoring_files()
+    assert found == monitoring_files(checkout=str(ROOT))
     listed = capsys.readouterr().out
     assert all(f"{out}/{path}" in listed for path in found)
+
+
+def test_what_to_do_next_names_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboards", "--out", str(tmp_path)]) == 0
+    steps = capsys.readouterr().out.partition("next:\n")[2]
+    named = [Path(name) for name in re.findall(rf"{re.escape(str(tmp_path))}/[\w./-]*\w", steps)]
+    assert {path.name for path in named} == {
+        "prometheus.yml", "kvbudget.rules.yaml", "kvbudget-gate.json", "README.md",
+    }  # fmt: skip
+    assert all(path.is_file() for path in named)
+    assert [line[:5] for line in steps.splitlines() if line[2:3].isdigit()] == ["  1. ", "  2. ", "  3. "]
+    assert "docs/how-to" not in steps
+
+
+def test_a_readme_of_yours_is_kept_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("mine\n")
+    for _ in range(2):
+        assert main(["dashboards", "--out", str(tmp_path)]) == 0
+        assert f"kept       {tmp_path}/README.md" in capsys.readouterr().out
+        assert (tmp_path / "README.md").read_text() == "mine\n"
+    assert main(["dashboards", "--out", str(tmp_path), "--force"]) == 0
+    assert (tmp_path / "README.md").read_text() == monitoring_files()["README.md"]
+
+
+def test_an_installed_kvbudget_knows_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvbudget.cli import dashboards
+
+    monkeypatch.setattr(dashboards, "__file__", str(tmp_path / "lib" / "kvbudget" / "cli" / "dashboards.py"))
+    assert main(["dashboards", "--out", str(tmp_path / "out")]) == 0
+    assert "${KVBUDGET_SOURCE:?set it" in (tmp_path / "out" / "compose.yaml").read_text()
 
 
 def test_a_second_run_changes_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +87,7 @@ def test_a_file_of_yours_stops_it_before_the_first_write(
     assert foreign in capsys.readouterr().err
     assert written(tmp_path) == {foreign: "mine\n"}
     assert main(["dashboards", "--out", str(tmp_path), "--force"]) == 0
-    assert yours.read_text() == monitoring_files()[foreign]
+    assert yours.read_text() == monitoring_files(checkout=str(ROOT))[foreign]
 
 
 def test_a_file_that_was_changed_by_hand_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,14 @@
 """Help in Chinese: whole, only where it is asked for, and nothing but help."""
 
 import argparse
+import re
 import string
+import unicodedata
 
 import pytest
 
-from kvbudget.cli.language import is_chinese, words
-from kvbudget.cli.main import COMMANDS, main, parser_of
+from kvbudget.cli.language import is_chinese, words, wrapped
+from kvbudget.cli.main import ABOUT, COMMANDS, HOW, main, parser_of
 
 
 @pytest.mark.parametrize(
@@ -23,9 +25,10 @@ def test_the_first_variable_that_is_set_decides(environment: dict[str, str], chi
 
 
 def test_every_text_of_every_command_is_known_and_none_is_left_over() -> None:
-    used: set[str] = set(COMMANDS.values())
+    used: set[str] = {*COMMANDS.values(), ABOUT, HOW, "show program's version number and exit"}
     for name in COMMANDS:
         parser = parser_of(name)
+        used |= {parser.usage} if parser.usage else set()
         used |= {group.title for group in parser._action_groups if group.title}
         used |= {action.help for action in parser._actions if action.help and action.help is not argparse.SUPPRESS}
     known = words()
@@ -39,6 +42,19 @@ def test_what_is_filled_in_is_filled_in_there_as_well() -> None:
         assert chinese.count("%%") == english.count("%%")
         assert not set("，。：；（）") & set(english)
         assert chinese.strip(string.whitespace) == chinese
+
+
+@pytest.mark.parametrize("columns", [20, 38, 72])
+def test_no_latin_word_is_broken_and_no_line_begins_with_a_stop(columns: int) -> None:
+    for text in words().values():
+        lines = wrapped(text, columns)
+        assert "".join("".join(lines).split()) == "".join(text.split())
+        for word in re.findall(r"[!-~]+", text):
+            assert any(word in line for line in lines), (word, lines)
+        assert not any(line[:1] in "，。、；：）" for line in lines)
+        for line in lines:
+            wide = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in line)
+            assert wide <= columns or len(re.findall(r"[!-~]+", line)) == 1, line
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -62,7 +78,14 @@ def test_the_list_of_commands_is_chinese_too_and_errors_are_not(
     monkeypatch.setenv("KVBUDGET_LANG", "zh")
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert words()[COMMANDS["gpus"]][:12] in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert words()[COMMANDS["gpus"]][:12] in shown
+    known = re.findall(r"[A-Za-z]+", " ".join(words().values()))
+    left = set(re.findall(r"\b[A-Za-z][a-z]{3,}\b", shown)) - {*COMMANDS, *known}
+    assert left - {"kvbudget", "help", "version"} == set()
+    assert all(re.search(rf"^    {name} +\S", shown, re.M) for name in COMMANDS)
+    assert {words()[ABOUT], words()[HOW], "位置参数:", "选项:"} <= {line.strip() for line in shown.splitlines()}
+    assert shown.startswith("用法：kvbudget")
     with pytest.raises(SystemExit):
         main(["plan", "--no-such-flag"])
     assert "unrecognized arguments" in capsys.readouterr().err

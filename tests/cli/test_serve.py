@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
-from kvbudget.cli.serve import _reload
+from kvbudget.cli.serve import _reload, page_of
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.gate.policies import Policy
@@ -55,6 +55,18 @@ def catches_sigterm(pid: int) -> None:
     raise AssertionError("it does not catch SIGTERM")
 
 
+@pytest.mark.parametrize(
+    ("admin", "page"),
+    [
+        ("http://127.0.0.1:8801", "http://127.0.0.1:8801/"),
+        ("http://0.0.0.0:8801", "http://127.0.0.1:8801/"),
+        ("http://[::]:8801", "http://[::1]:8801/"),
+    ],
+)
+def test_the_page_s_address_is_one_that_a_browser_can_open(admin: str, page: str) -> None:
+    assert page_of(admin) == page
+
+
 def settings(*flags: str) -> Any:
     parser: argparse.ArgumentParser = parser_of("serve")
     return settings_from(parser.parse_args(flags))
@@ -89,8 +101,10 @@ def test_people_are_told_a_curl_to_try() -> None:
     with serving("--embedded-engine") as (process, line):
         assert "ready" in line
         assert process.stdout is not None
-        rest = "".join(process.stdout.readline() for _ in range(3))
+        rest = "".join(process.stdout.readline() for _ in range(4))
         assert "curl http://127.0.0.1:" in rest
+        admin = line.rpartition("admin ")[2].strip()
+        assert f"  pages:  {admin}/ in a browser\n" in rest
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 

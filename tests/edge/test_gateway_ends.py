@@ -361,17 +361,21 @@ def test_state_and_metrics_tell_the_same(play: Play) -> None:
 def test_what_goes_wrong_at_the_end_of_a_relay_leaves_no_promise_behind(
     play: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
+    happened: list[str] = []
+
     def fails(*_: object) -> None:
+        happened.append(broken)
         raise RuntimeError("a bug")
 
     async def scene(stand: Any) -> None:
         gateway = stand.service.gateway
         if broken == "usage":
-            monkeypatch.setattr(gateway.ends, "_compare", fails)
+            gateway.compared = fails
         else:
             monkeypatch.setattr(gateway.access_log, "ended", fails)
         for _ in range(3):
             assert (await stand.chat()).status_code == 200  # its bytes were complete before
         assert (stand.promised(), list(gateway.flows)) == (0, [])
+        assert len(happened) == 3
 
     play(scene, serve={"access_log": str(tmp_path / "log")})

@@ -62,6 +62,7 @@ def test_lengths_and_explanation_are_shown_when_asked_for() -> None:
     )
     text = printed(plan, ["one step"])
     assert "of 200 tokens" in text
+    assert f"plan by p95       {plan.ceilings.p95:,} requests at once" in text
     assert "how the numbers come about" in text
     assert "one step" in text
 
@@ -162,6 +163,7 @@ def test_one_request_is_not_one_requests() -> None:
     text = printed(plan, explain(plan))
     assert "1 request " in text
     assert "1 requests" not in text
+    assert "plan by p95" not in text  # all lengths are one
 
 
 GEMMA_LIKE: dict[str, Any] = {

@@ -108,6 +108,9 @@ class GatewayInstance(SteppingInstance):
     def own_name(self, model: str) -> str:
         return model
 
+    def look_soon(self) -> None:
+        """An abort is heard of; this engine needs no look to be known."""
+
     def relay(self, exchange: Exchange, *, body: bytes, watcher: Flow, **_: Any) -> object:
         """The engine gets what was written into the body."""
         client = self._clients[watcher.key]

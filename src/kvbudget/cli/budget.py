@@ -98,7 +98,7 @@ def _inputs_of(reviewed: Document, path: str, model: str | None) -> argparse.Nam
     parser = parser_of("plan")
     parser.error = _refuse(path)  # type: ignore[method-assign, assignment]
     parsed: argparse.Namespace = parser.parse_args(flags)
-    parsed.model = model if model is not None else _found(named, path)
+    parsed.model = model if model is not None else model_of(named, path)
     _find_files(parsed, path)
     if not parsed.model and parsed.command_line is None:
         raise BadConfigError(f"{path[-200:]}: [inputs] names no model", fix="write it anew: kvbudget plan ... --write")
@@ -137,6 +137,23 @@ def _found(given: str, path: str) -> str:
         return given
     beside = os.path.join(os.path.dirname(os.path.abspath(path)), given)
     return beside if os.path.exists(beside) else given
+
+
+def model_of(named: str, path: str) -> str:
+    """Where the model of the budget at `path` lies, by the name that it has there; a hub id stays as it is.
+
+    As for every file, here comes before the budget's own folder, but a folder that holds no model hides none. `.` is
+    the budget's own folder first: that is what who wrote the two into one folder meant.
+    """
+    if not named or len(named) > _LONGEST_PATH or os.path.isabs(named):
+        return named
+    beside = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(path)), named))
+    places = (beside, named) if os.path.normpath(named) == os.curdir else (named, beside)
+    return next((place for place in places if _is_model(place)), _found(named, path))
+
+
+def _is_model(place: str) -> bool:
+    return os.path.isfile(place) or os.path.isfile(os.path.join(place, "config.json"))
 
 
 def _refuse(path: str) -> Callable[[str], NoReturn]:

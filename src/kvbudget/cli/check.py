@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import os
 import shlex
 
-from kvbudget.cli.budget import present_budget, today
+from kvbudget.cli.budget import model_of, present_budget, today
 from kvbudget.cli.output import written_out
 from kvbudget.edge.budget.file import read_budget
 from kvbudget.errors import printable
@@ -40,10 +41,29 @@ def run(args: argparse.Namespace) -> int:
     reasons = _named(drift(reviewed, present, today=today()), reviewed, args.budget)
     with written_out():
         if args.json:
-            print(json.dumps(_document(args.budget, reviewed, present, reasons), allow_nan=False))
+            document = _document(args.budget, reviewed, present, reasons) | _taken(args, reviewed)
+            print(json.dumps(document, allow_nan=False))
         else:
-            print(printable(_text(args.budget, reviewed, reasons)))
+            print(printable("\n".join([_text(args.budget, reviewed, reasons), *_told(args, reviewed)])))
     return 1 if reasons else 0
+
+
+def _taken(args: argparse.Namespace, reviewed: Document) -> dict[str, str]:
+    """Which model the check read: a path where it was one, a hub id, "" where a command named it."""
+    place = args.model if args.model is not None else model_of(arguments_of(reviewed)[0], args.budget)
+    return {"model": os.path.abspath(place) if place and os.path.exists(place) else place}
+
+
+def _told(args: argparse.Namespace, reviewed: Document) -> list[str]:
+    """The same for people, where the name alone could mean two folders."""
+    named = arguments_of(reviewed)[0]
+    if args.model is not None or not named:
+        return []
+    place = model_of(named, args.budget)
+    if place == named and os.path.normpath(named) != os.curdir:
+        return []
+    whose = "the working folder" if place == named else "the budget's own folder"
+    return [f"  model: {os.path.abspath(place)} ({named} of {whose})"]
 
 
 def _document(path: str, reviewed: Document, present: Document, reasons: list[Reason]) -> Document:

@@ -3,7 +3,9 @@
 import argparse
 import hashlib
 import json
+import os
 from pathlib import Path
+from textwrap import wrap
 
 from kvbudget.cli.output import written_out
 from kvbudget.edge.given_file import open_given
@@ -42,23 +44,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write all files, each of them whole. Raises BadValueError before the first if one is in the way."""
     from kvbudget.report.monitoring.files import monitoring_files
+    from kvbudget.report.monitoring.steps import README
 
     folder = Path(args.out)
-    texts = monitoring_files(args.runbooks)
+    texts = monitoring_files(args.runbooks, _checkout(folder))
     states = {path: _state(folder / path, text) for path, text in texts.items()}
     known = _manifest(folder)
     foreign = [path for path, (state, digest) in states.items() if state == "replaced" and known.get(path) != digest]
+    if README in foreign and not args.force:  # a folder may have had one of its own before we wrote any
+        foreign.remove(README)
+        states[README] = ("kept", states[README][1])
     if foreign and not args.force:
         named = ", ".join(foreign[:_MOST_NAMED]) + (", ..." if len(foreign) > _MOST_NAMED else "")
         raise BadValueError(
             f"--out {printable(args.out)}: {named}: changed by hand, or not made by kvbudget dashboards",
             fix="choose another folder, or overwrite them with --force",
         )
-    _write(folder, {path: text for path, text in texts.items() if states[path][0] != "unchanged"})
-    _write(folder, {MANIFEST: json.dumps({path: _digest(text) for path, text in texts.items()}, indent=1) + "\n"})
+    _write(folder, {path: text for path, text in texts.items() if states[path][0] in ("new", "replaced")})
+    ours = {path: _digest(text) for path, text in texts.items() if states[path][0] != "kept"}
+    _write(folder, {MANIFEST: json.dumps(ours, indent=1) + "\n"})
     with written_out():
         print(_told(args, {path: state for path, (state, _) in states.items()}, texts))
     return 0
+
+
+def _checkout(folder: Path) -> str:
+    """The checkout that this very program runs from, which the stack's image is built from; "" for an installed one."""
+    from kvbudget.report.monitoring.stack import CONTAINERFILE
+
+    root = Path(__file__).resolve().parents[3]
+    if not (root / CONTAINERFILE).is_file():
+        return ""
+    inside = folder.resolve()
+    return os.path.relpath(root, inside) if inside.is_relative_to(root) else str(root)
 
 
 def _state(path: Path, text: str) -> tuple[str, str]:
@@ -109,4 +127,13 @@ def _told(args: argparse.Namespace, states: dict[str, str], texts: dict[str, str
         files = [{"path": path, "state": states[path], "bytes": len(texts[path].encode())} for path in states]
         return json.dumps({"schema": SCHEMA, "out": args.out, "files": files})
     lines = [f"{state:<10} {args.out}/{path}" for path, state in states.items()]
-    return "\n".join([*lines, "", "next: docs/how-to/monitor.md"])
+    from kvbudget.report.monitoring.steps import README, steps
+
+    todo = [line for number, step in enumerate(steps(args.out), 1) for line in _step(number, step)]
+    more = f"more, and all of it with Docker: {args.out.rstrip('/')}/{README}"
+    return "\n".join([*lines, "", "next:", *todo, more])
+
+
+def _step(number: int, text: str) -> list[str]:
+    head, rest = f"  {number}. ", " " * 5  # paths stay whole: they are there to be copied
+    return wrap(text, 100, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False)

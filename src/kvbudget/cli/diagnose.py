@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Callable
 
 from kvbudget.cli.output import written_out
 from kvbudget.diagnose.finding import SCHEMA, Diagnosis, document
 from kvbudget.diagnose.verdict import HEALTHY, diagnose
-from kvbudget.edge.observing.observe import Observer
+from kvbudget.edge.observing.observe import LIVE_WINDOW_S, Observer
 from kvbudget.engines.window import Observation
 from kvbudget.errors import BadValueError, UnsupportedError, printable
 
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch:
         return _watch(args, diagnosed)
     try:
-        seen = Observer(args.sources, args.window).observe()
+        seen = Observer(args.sources, args.window, sleep=_saying(args)).observe()
     except UnsupportedError as error:  # it can be read, and tells of no engine: that is too little, not a wrong call
         seen = Observation(problems=(str(error),))
     found = diagnosed(seen)
@@ -107,8 +109,24 @@ def _judge(args: argparse.Namespace) -> Callable[[Observation], Diagnosis]:
     return lambda seen: expecting.told(diagnose(seen, limit), seen)
 
 
+def _saying(args: argparse.Namespace) -> Callable[[float], None]:
+    """Waits as asked; at a terminal it says first that a window runs, once."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return time.sleep
+    from kvbudget.cli.diagnosing.watching import looking
+
+    unsaid = iter([f"{looking(args.window or LIVE_WINDOW_S, args.sources)} ..."])
+
+    def wait(seconds: float) -> None:
+        for line in unsaid:  # once, also where several addresses are waited for in threads of their own
+            print(line, file=sys.stderr, flush=True)
+        time.sleep(seconds)
+
+    return wait
+
+
 def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosis]) -> int:
-    from kvbudget.cli.diagnosing.watching import Watch
+    from kvbudget.cli.diagnosing.watching import Watch, looking
 
     for source in args.sources:
         if not source.startswith(("http://", "https://")):
@@ -117,7 +135,13 @@ def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosi
                 fix="give the URL of a /metrics, or of a Prometheus server",
             )
     every_s = args.every or args.window or _EVERY_S
-    watch = Watch(Observer(args.sources, args.window or every_s).observe, diagnosed, every_s)
+    window_s = args.window or every_s
+
+    def look() -> Observation:
+        return observer.observe()
+
+    watch = Watch(look, diagnosed, every_s, window=looking(window_s, args.sources))
+    observer = Observer(args.sources, window_s, sleep=watch.waiting)
     try:
         return watch.as_json() if args.json else watch.on_screen()
     except KeyboardInterrupt:

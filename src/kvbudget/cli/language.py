@@ -5,9 +5,13 @@ Only help: what programs read (JSON, errors, codes) has one language. Examples s
 
 import argparse
 import json
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
+# What is not parted: a Latin word or one letter of two columns, with the brackets and stops that hang on it.
+_PIECES = re.compile(r"[（《“]*(?:[!-~]+|[^\s])[，。、；：）》”？！]*")
 _ASKED = ("KVBUDGET_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 
 
@@ -24,9 +28,49 @@ def words() -> Mapping[str, str]:
     return found
 
 
+class ChineseHelp(argparse.RawDescriptionHelpFormatter):
+    """Help of a fixed width in columns, of which most of its letters take two."""
+
+    def __init__(self, prog: str, longest: int = 0) -> None:
+        super().__init__(prog, max_help_position=28, width=100)
+        self._action_max_length = longest  # argparse leaves out how far commands are indented
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        """As argparse's, under its heading in Chinese."""
+        super().add_usage(usage, actions, groups, prefix or "用法：")
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrapped(text, width)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """Lines of at most so many columns; a Latin word is never broken, and no line begins with a stop."""
+    lines, line, taken = [], "", 0
+    for piece in _PIECES.finditer(text):
+        gap = " " if piece.start() and text[piece.start() - 1].isspace() else ""
+        wide = _columns(piece.group())
+        if line and taken + len(gap) + wide > columns:
+            lines.append(line)
+            line, taken, gap = "", 0, ""
+        line, taken = line + gap + piece.group(), taken + len(gap) + wide
+    return [*lines, line]
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def put_into(known: Mapping[str, str], parser: argparse.ArgumentParser, summary: str) -> None:
     """Headings, what the command does and what each flag means; a text that is not `known` stays."""
     parser.description = known.get(summary, parser.description)
+    parser.usage = known.get(parser.usage or "", parser.usage)
+    parser.epilog = known.get(parser.epilog or "", parser.epilog)
     for group in parser._action_groups:
         group.title = known.get(group.title or "", group.title)
     for action in parser._actions:

@@ -19,6 +19,8 @@ _LONGEST_SHOWN, _MOST_HINTS = 200, 8
 _JSON = "--json"
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
+ABOUT = "One accounting for the KV cache of self-hosted LLM servers."
+HOW = "kvbudget COMMAND --help shows flags and examples."
 COMMANDS = {
     "plan": "how many tokens the cards hold for a model, exact to the engine's block",
     "check": "whether a reviewed budget is still true",
@@ -36,6 +38,7 @@ COMMANDS = {
     "forecast": "how likely demand is to reach the pool within the next half hour, and how good such forecasts were",
     "replay": "open-loop load from a trace against a real endpoint",
 }
+_LONGEST_COMMAND = max(map(len, COMMANDS)) + 4  # with its indent
 # argparse asks gettext for every word that it might show, and gettext imports locale; our own words have no other
 # language either, and one message is not to be in two.
 argparse._ = str  # type: ignore[attr-defined]
@@ -112,14 +115,7 @@ class _Overview(_Help):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)
-        self._action_max_length = max(map(len, COMMANDS)) + 4
-
-
-class _NarrowHelp(argparse.RawDescriptionHelpFormatter):
-    """The same for letters that take two columns."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=66)
+        self._action_max_length = _LONGEST_COMMAND
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,14 +175,14 @@ def _run_command(argv: list[str]) -> int:
     return code
 
 
-def _in_language(parser: argparse.ArgumentParser, summary: str) -> None:
+def _in_language(parser: argparse.ArgumentParser, summary: str, longest: int = 0) -> None:
     """Help in Chinese, where it is asked for."""
     known = _chinese()
     if known:
-        from kvbudget.cli.language import put_into
+        from kvbudget.cli.language import ChineseHelp, put_into
 
         put_into(known, parser, summary)
-        parser.formatter_class = _NarrowHelp
+        parser.formatter_class = lambda prog: ChineseHelp(prog, longest)
 
 
 def _chinese() -> Mapping[str, str]:
@@ -215,16 +211,13 @@ def parser_of(name: str) -> _Parser:
 
 def _without_command(argv: list[str]) -> NoReturn:
     """Help, version, or the error that a command is missing or unknown."""
-    parser = _Parser(
-        prog="kvbudget",
-        description="One accounting for the KV cache of self-hosted LLM servers.",
-        epilog="kvbudget COMMAND --help shows flags and examples.",
-        formatter_class=_Overview,
-    )
+    parser = _Parser(prog="kvbudget", description=ABOUT, epilog=HOW, formatter_class=_Overview)
     parser.wants_json = _JSON in argv
     parser.add_argument("--version", action="version", version=f"kvbudget {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="kvbudget")
     known = _chinese() if argv[:1] in ([], ["-h"], ["--help"]) else {}
+    if known:
+        _in_language(parser, ABOUT, _LONGEST_COMMAND)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=known.get(summary, summary), add_help=False)
     parser.parse_known_args(argv)

@@ -237,9 +237,17 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         f"kvbudget {verb}: gate {service.url} before {_urls(service)}, admin {service.admin_url}\n"
         f"  engine: {state}\n"
         f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  look:   curl {service.admin_url}/v1/state"
+        f"  look:   curl {service.admin_url}/v1/state\n"
+        f"  pages:  {page_of(service.admin_url)} in a browser"
     )
     print(printable(told), flush=True)
+
+
+def page_of(admin_url: str) -> str:
+    """The address to open on this machine; one that listens on all addresses is no address to go to."""
+    for every, own in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+        admin_url = admin_url.replace(every, own)
+    return f"{admin_url}/"
 
 
 def _urls(service: "GateService") -> str:

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import orjson
-
 from kvbudget.edge.http.upstream import Response, UpstreamError
 from kvbudget.engines.readings import EnginePool, pool_of_tokens
 from kvbudget.units import Tokens
@@ -67,6 +65,8 @@ def details_in(engine: str, document: dict[str, object]) -> Details | None:
 
 
 async def _document(get: Get, path: bytes) -> dict[str, object]:
+    import orjson  # here: `kvbudget diagnose` reads `details_in` alone, and works without the extra `gate`
+
     try:
         answer = await get(path)
         document = orjson.loads(answer.body) if answer.status == 200 else None

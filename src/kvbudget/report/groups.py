@@ -9,7 +9,10 @@ from kvbudget.units import Blocks
 
 
 class GroupLine(NamedTuple):
-    """Groups of one shape taken together. `blocks` are those of one request of max_model_len in all of them."""
+    """Groups of one shape taken together. `blocks` are those of one request of max_model_len in all of them.
+
+    `label` says to people what `kind` and `window` (tokens of a window or chunk, 0: none) say to programs.
+    """
 
     groups: int
     label: str
@@ -17,6 +20,8 @@ class GroupLine(NamedTuple):
     block_size: int
     page_size_bytes: int
     blocks: Blocks
+    kind: str
+    window: int
 
 
 def group_lines(plan: Plan) -> tuple[GroupLine, ...]:
@@ -34,6 +39,8 @@ def group_lines(plan: Plan) -> tuple[GroupLine, ...]:
             block_size=groups[0].block_size,
             page_size_bytes=max(group.page_size_bytes for group in groups),
             blocks=Blocks(sum(group.blocks_for(length) for group in groups)),
+            kind=str(groups[0].kind),
+            window=groups[0].window,
         )
         for groups in found.values()
     )

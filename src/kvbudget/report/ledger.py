@@ -17,7 +17,7 @@ from kvbudget.planner.sensitivity import Change, sensitivity
 from kvbudget.report.amounts import interval_of, parts_of, ratio_text
 from kvbudget.report.contents import quantity_text
 from kvbudget.report.groups import group_lines
-from kvbudget.report.verdict import findings_told, verdict_of
+from kvbudget.report.verdict import counted, findings_told, verdict_of
 from kvbudget.units import MIB, Tokens, format_size
 
 SCHEMA = "kvbudget.ledger/1"
@@ -28,10 +28,11 @@ Document = dict[str, object]
 
 
 def ledger_document(
-    plan: Plan, concurrency: int, *, sized_to_need: bool, with_block: Callable[[int], Plan]
+    plan: Plan, concurrency: int, *, target: int | None, sized_to_need: bool, with_block: Callable[[int], Plan]
 ) -> Document:
     """What the page shows. `sized_to_need`: no card was given, so the pool is just what the requests take.
 
+    `target`: requests at once that somebody asked for; None: `concurrency` is but an example.
     `with_block` plans the same with another block size; the tail waste of each is shown.
     """
     return {
@@ -39,7 +40,7 @@ def ledger_document(
         "plan": plan_json(plan),
         "sized_to_need": sized_to_need,
         "verdict": verdict_of(plan)._asdict(),
-        "figures": _figures(plan, concurrency),
+        "figures": _figures(plan, concurrency, target),
         "formula": _formula(plan, concurrency),
         "bar": [] if sized_to_need else _bar(plan),
         "groups": [line._asdict() for line in group_lines(plan)],
@@ -59,7 +60,7 @@ def sized(size: int) -> Document:
     return {"bytes": size, "text": format_size(size)}
 
 
-def _figures(plan: Plan, concurrency: int) -> Document:
+def _figures(plan: Plan, concurrency: int, target: int | None) -> Document:
     """What the first line of the page says. `needed`: logical bytes; `held`: in whole blocks, as the pool pays."""
     layout, length = plan.stage.layout, plan.pool.max_model_len
     blocks = layout.blocks_for(length)
@@ -70,6 +71,7 @@ def _figures(plan: Plan, concurrency: int) -> Document:
         "needed": sized(layout.bytes_for(length) * concurrency),
         "held": sized(blocks * layout.bytes_per_block * concurrency),
         "one_request": sized(layout.bytes_for(length)),
+        "one_request_held": sized(blocks * layout.bytes_per_block),
         "blocks_per_request": blocks,
         "blocks": blocks * concurrency,
         "tail_slots": plan.tail_waste.slots,
@@ -79,7 +81,7 @@ def _figures(plan: Plan, concurrency: int) -> Document:
         "limited_by": plan.ceilings.limited_by,
         "pool": sized(plan.pool.bytes),
         "pool_tokens": plan.pool.tokens,
-        "enough": plan.ceilings.ceiling >= concurrency,
+        "target": target,
         "concurrency": concurrency,
         "context": length,
     }
@@ -102,6 +104,10 @@ def _formula(plan: Plan, concurrency: int) -> list[str]:
     if whole == per_token * length:
         lines.append(f"{format_size(per_token)} × {length:,} = {format_size(whole)}")
     lines.append(f"{format_size(whole)} × {concurrency:,} = {format_size(whole * concurrency)}")
+    blocks, block = layout.blocks_for(length), layout.bytes_per_block
+    if blocks * block != whole:  # what the pool pays
+        lines.append(f"{counted(blocks, 'block')} × {format_size(block)} = {format_size(blocks * block)}")
+        lines.append(f"{format_size(blocks * block)} × {concurrency:,} = {format_size(blocks * block * concurrency)}")
     return lines
 
 

@@ -140,6 +140,9 @@ def _pool(plan: Plan, unbroken_log_line: bool) -> list[RenderableType]:
     rows = [_labelled("full length", full_length(plan))]
     if plan.request.knows_lengths:
         rows.append(_labelled("your lengths", _your_lengths(plan)))
+        if plan.fits and len(set(ceilings.lengths)) > 1:  # three counts, and one of them is to plan by
+            count = counted(ceilings.p95, "request")
+            rows.append(_labelled("plan by p95", f"{count} at once, the length that --target-concurrency counts by"))
     default = plan.class_default_length
     longest = min(pool.largest_max_model_len, default or pool.largest_max_model_len)
     low = plan.low_end.largest_max_model_len if plan.low_end else longest

@@ -194,16 +194,21 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("steady", "assistant chat at 8 requests a second: fits without a gate", _steady),
-        Scenario("overload-1.3", "the same at 1.3 times what the engine serves", _overload(1.3)),
-        Scenario("overload-1.7", "the same at 1.7 times what the engine serves", _overload(1.7)),
+        Scenario("overload-1.3", "assistant chat at 1.3 times what the engine serves", _overload(1.3)),
+        Scenario("overload-1.7", "assistant chat at 1.7 times what the engine serves", _overload(1.7)),
         Scenario("alternating", "100 short chats, then 100 long documents, in turns", _alternating, requests=400),
         Scenario("reasoning", "clients declare 6,000 tokens and use 1,600", _reasoning, requests=300),
-        Scenario("small-pool", "the assistant mix on a pool of 1,024 blocks", _small_pool, 300, num_blocks=1025),
+        Scenario("small-pool", "assistant chat on a pool of 1,024 blocks", _small_pool, 300, num_blocks=1025),
         Scenario("drifting", "answers grow to six times their length", _drifting, requests=800),
         Scenario("bursty-code", "code completion in bursts: long prompts, short answers", _bursty_code),
         Scenario("prefixes", "conversations that grow behind one system prompt", _prefixes),
         Scenario("shared-prompt", "short questions behind one long prompt", _shared_prompt, num_blocks=2049),
         Scenario("tenant-flood", "a fourth tenant floods three quiet ones for a while", _tenant_flood),
-        Scenario("retrying", "overload-1.7 by clients who come back up to five times", _overload(1.7), retries=5),
+        Scenario(
+            "retrying",
+            "assistant chat at 1.7 times what the engine serves, by clients who come back up to five times",
+            _overload(1.7),
+            retries=5,
+        ),
     )
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvbudget.cli.diagnosing.watching import Watch
+from kvbudget.cli.diagnosing.watching import Watch, looking
 from kvbudget.diagnose.verdict import diagnose
 from kvbudget.engines.window import Observation
 from kvbudget.errors import BadValueError
@@ -73,10 +73,45 @@ def test_what_was_seen_last_stays_on_the_screen_while_a_scrape_fails() -> None:
 def test_the_screen_fits_its_terminal(width: int, height: int) -> None:
     watch = watch_of(FULL, WELL, AWAY)
     for _ in range(3):
+        assert len(watch.lines(width, height)) <= height
         watch.turn()
         lines = watch.lines(width, height)
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
+
+
+def test_a_low_screen_shows_the_first_action_and_some_of_the_evidence() -> None:
+    watch = watch_of(FULL)
+    watch.turn()
+    text = "\n".join(watch.lines(80, 24))
+    assert text.index("pool_full:") < text.index("what to do, cheapest first") < text.index("evidence")
+    assert "-> " in text
+    assert "usage  " in text
+    assert " more)" in text
+    assert text.endswith("pool_full")
+    assert "it would be refuted by" in "\n".join(watch.lines(80, 80))
+
+
+def test_the_first_window_is_told_while_it_runs() -> None:
+    watch = watch_of(FULL)
+    assert "asking" in "\n".join(watch.lines(80, 24))
+    watch.waiting(2.0)
+    assert "looking" in "\n".join(watch.lines(80, 24))
+    watch.turn()
+    assert "looking" not in "\n".join(watch.lines(80, 24))
+
+
+def test_a_window_is_told_without_passwords() -> None:
+    told = looking(10.0, ["http://me:secret@a:1/metrics", "http://b:1/metrics"])
+    assert told == "looking for 10 s at the URL, http://b:1/metrics"
+
+
+def test_what_stays_is_each_change_with_its_time_the_oldest_first() -> None:
+    watch = watch_of(WELL, FULL)
+    assert watch.told() == ["no verdict yet"]
+    watch.turn()
+    watch.turn()
+    assert watch.told() == ["  12:00:00  healthy", "  12:00:00  pool_full"]
 
 
 def test_verdicts_so_far_are_kept_once_for_each_change() -> None:

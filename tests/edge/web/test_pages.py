@@ -16,6 +16,8 @@ from kvbudget.cli.main import main
 from kvbudget.edge.asgi import start_asgi
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
+from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.pool.groups import LayerKind
 
 STATIC = files("kvbudget.edge.web") / "static"
 QWEN = {
@@ -183,7 +185,11 @@ def test_both_languages_have_every_word_that_the_page_uses() -> None:
     page = "".join(
         (STATIC / name).read_text(encoding="utf-8") for name in ("ledger.html", "live.html", "simulate.html")
     )
-    script = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("ledger.js", "live.js", "simulate.js"))
+    script = "".join(
+        one.read_text(encoding="utf-8")
+        for one in STATIC.iterdir()
+        if one.name.endswith(".js") and one.name != "words.js"
+    )
     used = set(re.findall(r'data-w(?:-label)?="([^"]+)"', page))
     used |= set(re.findall(r'word\("([^"`]+)"\)', script)) | set(
         re.findall(r'\["((?:col|fig|live|sim)\.[a-z_]+)"', script)
@@ -191,6 +197,21 @@ def test_both_languages_have_every_word_that_the_page_uses() -> None:
     assert used <= words["en"].keys(), used - words["en"].keys()
     english = re.findall(r'data-w="([^"]+)"[^>]*>([^<]+)<', page)
     assert {key: text for key, text in english if words["en"][key] != text} == {}
+
+
+def test_every_ending_kind_and_scenario_has_words_and_english_says_what_the_command_says() -> None:
+    words = _words()["en"]
+    for begins, names in {"outcome": Outcome, "refusal": Refusal, "kind": LayerKind}.items():
+        assert {key.partition(".")[2] for key in words if key.startswith(f"{begins}.")} == {*map(str, names)}
+    told = _got("/api/scenarios").json()["scenarios"]
+    assert {f"scenario.{one['name']}": one["summary"] for one in told} == {
+        key: text for key, text in words.items() if key.startswith("scenario.")
+    }
+
+
+def test_pages_say_whether_there_is_a_gate_to_look_at() -> None:
+    assert _got("/api/pages").json() == {"pages": ["/ledger", "/simulate"]}
+    assert _got("/live").status_code == 404
 
 
 def test_every_change_and_limit_has_words_in_both_languages() -> None:
@@ -205,3 +226,42 @@ def test_every_change_and_limit_has_words_in_both_languages() -> None:
             assert f"source.{part['source']}" in words
         for step in document["retreat"]:
             assert f"cost.{step['cost']}" in words
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks"), [("Qwen3-32B", "h100", "1"), ("DeepSeek-V3.2", "h200:8", "8"), ("Qwen3-8B", "l40s", "1")]
+)
+def test_the_page_counts_the_blocks_that_the_command_counts(
+    model: str, gpu: str, ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_bytes(_got(f"/api/export/config.json?model={model}").content)
+    main(["plan", str(tmp_path), "--gpu", gpu, "-tp", ranks, "--max-model-len", "32k", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    shown = _got(f"/api/plan?model={model}&gpu={gpu}&tp={ranks}&context=32k").json()["plan"]
+    assert shown["pool"] == told["pool"]
+    assert shown["engine"] == told["engine"]
+    assert shown["memory"]["cuda_graphs"] == told["memory"]["cuda_graphs"]
+
+
+def test_a_limit_that_is_given_is_planned_with() -> None:
+    query = "/api/plan?model=Qwen3-32B&gpu=h100&context=32k"
+    pools = [_got(query + more).json()["plan"]["pool"]["num_blocks"] for more in ("", "&max_num_seqs=256", "&block=32")]
+    assert pools[1] > pools[0] > pools[2]
+
+
+def test_one_request_costs_the_whole_blocks_that_the_pool_pays() -> None:
+    document = _got("/api/plan?model=gpt-oss-20b&gpu=h100&context=32k&concurrency=2").json()
+    figures = document["figures"]
+    assert figures["one_request_held"]["bytes"] > figures["one_request"]["bytes"]
+    assert figures["held"]["bytes"] == 2 * figures["one_request_held"]["bytes"]
+    assert document["formula"][-1].endswith(f"= {figures['held']['text']}")
+
+
+def test_only_requests_that_were_asked_for_are_a_target() -> None:
+    unasked = "model=Qwen3-32B&gpu=h100&context=32k"
+    document = _got(f"/api/plan?{unasked}").json()
+    assert (document["verdict"]["word"], document["figures"]["target"]) == ("FITS", None)
+    assert "target-concurrency" not in _got(f"/api/export/kvbudget.toml?{unasked}").text
+    asked = _got(f"/api/plan?{unasked}&concurrency=16").json()
+    assert (asked["verdict"]["word"], asked["figures"]["target"]) == ("DOES NOT FIT", 16)
+    assert "concurrency = 16" in _got(f"/api/export/kvbudget.toml?{unasked}&concurrency=16").text

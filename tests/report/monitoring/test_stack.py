@@ -1,6 +1,8 @@
 """The stack for who has Docker holds together: what it mounts is written, what it names is there."""
 
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from kvbudget.report.monitoring.rule_files import RULES_FILE
 from prometheus import promtool
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = monitoring_files()
+FILES = monitoring_files(checkout="../../..")  # as seen from docs/examples/monitoring
 EXAMPLE = ROOT / "docs" / "examples" / "monitoring"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILES["compose.yaml"])
 # Members of a service by the Compose specification, as far as we use them.
@@ -55,6 +57,21 @@ def test_the_image_is_built_from_files_that_are_there() -> None:
     assert (ROOT / build["dockerfile"]).is_file()
     assert build["context"] == "${KVBUDGET_SOURCE:-../../..}"
     assert EXAMPLE.joinpath("../../..").resolve() == ROOT
+
+
+def test_where_no_checkout_is_known_compose_asks_for_one() -> None:
+    build = yaml.safe_load(monitoring_files()["compose.yaml"])["services"]["gate"]["build"]
+    assert build["context"].startswith("${KVBUDGET_SOURCE:?set it to a checkout")
+
+
+def test_the_readme_names_files_that_are_written_and_a_scrape_that_is_the_stack_s() -> None:
+    text = FILES["README.md"]
+    named = set(re.findall(r"[\w./-]+\.(?:json|yaml|yml)\b", text))
+    there = {*FILES, *(path.rpartition("/")[2] for path in FILES)}
+    assert {"prometheus.yml", "kvbudget.rules.yaml", "compose.yaml"} <= named <= there
+    job = yaml.safe_load(textwrap.dedent(text.partition("```yaml\n")[2].partition("   ```")[0]))[0]
+    own = yaml.safe_load(FILES["prometheus.yml"])["scrape_configs"][0]
+    assert {**job, "static_configs": []} == {**own, "static_configs": []}
 
 
 def test_the_flags_of_the_embedded_engine_are_known() -> None:

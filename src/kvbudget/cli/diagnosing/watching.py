@@ -13,12 +13,17 @@ from kvbudget.errors import InputError, printable
 
 _RETRY_S = 1.0
 _BEFORE, _LEAST = 6, 10  # lines of verdicts before this one, and lines that this one has before them
-_HISTORY = 12  # verdicts that the screen keeps, the newest first
+_HISTORY = 1000  # verdicts that are kept, the newest first
+_SHOWN = 12  # and so many of them where the height is not known
+_LONGEST_SHOWN = 200
 Diagnosed = Callable[[Observation], Diagnosis]
 
 
 class Watch:
-    """Looks again and again. `look` gives what is seen by now; what it raises is shown, and it is tried again."""
+    """Looks again and again. `look` gives what is seen by now; what it raises is shown, and it is tried again.
+
+    `window` is what the screen says while the first window runs.
+    """
 
     def __init__(
         self,
@@ -26,6 +31,7 @@ class Watch:
         diagnosed: Diagnosed,
         every_s: float,
         *,
+        window: str = "looking",
         sleep: Callable[[float], None] = time.sleep,
         now_s: Callable[[], float] = time.monotonic,
         clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
@@ -38,6 +44,9 @@ class Watch:
         self._clock = clock
         self.last: Diagnosis | None = None
         self.problem = ""
+        self._window = window
+        self._began = False
+        self._draw: Callable[[], None] = _nothing
         self.history: deque[tuple[str, str]] = deque(maxlen=_HISTORY)
 
     def turn(self) -> Diagnosis | None:
@@ -70,12 +79,34 @@ class Watch:
         from rich.text import Text
 
         console = Console(highlight=False)
-        with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=False) as live:
-            for _ in self._paced(turns):
-                self.turn()
-                height = console.size.height if console.is_terminal else None
-                live.update(Text("\n".join(self.lines(min(console.width, 100), height))), refresh=True)
+        try:
+            with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=False) as live:
+
+                def draw() -> None:
+                    height = console.size.height if console.is_terminal else None
+                    live.update(Text("\n".join(self.lines(min(console.width, 100), height))), refresh=True)
+
+                self._draw = draw if console.is_terminal else _nothing
+                self._draw()
+                for _ in self._paced(turns):
+                    self.turn()
+                    draw()
+        finally:  # the live screen goes with Ctrl-C; what it found is not to go with it
+            self._draw = _nothing
+            if console.is_terminal:
+                print("\n".join(self.told()), flush=True)
         return self.code
+
+    def waiting(self, seconds: float) -> None:
+        """What the look waits with: a window is under way, which the screen says while nothing else is known yet."""
+        if not self._began:
+            self._began = True
+            self._draw()
+        self._sleep(seconds)
+
+    def told(self) -> list[str]:
+        """What stays when the screen is gone: each change of the verdict with its time, the oldest first."""
+        return [f"  {when}  {verdict}" for when, verdict in reversed(self.history)] or ["no verdict yet"]
 
     def _paced(self, turns: int | None) -> Iterator[None]:
         """A look at a live engine takes its window; what is left of the interval is waited."""
@@ -91,16 +122,30 @@ class Watch:
 
     def lines(self, width: int, height: int | None = None) -> Sequence[str]:
         """The screen: when, what failed, the verdict, and what the verdicts before it were."""
-        from kvbudget.report.diagnosed import diagnosis_lines, wrapped
+        from kvbudget.report.diagnosed import diagnosis_lines, screen_lines, wrapped
 
         head = [f"kvbudget diagnose --watch   {self._clock()}   every {self._every_s:g} s   Ctrl-C ends it"[:width]]
         if self.problem:
             head += wrapped(f"not seen just now: {self.problem}; trying again", width)
             if self.last is not None:
                 head.append("what was seen last:")
+        elif self.last is None:
+            head += ["", *wrapped(self._window if self._began else "asking", width)]
         before = ["", "verdicts so far", *(f"  {when}  {verdict}" for when, verdict in self.history)]
-        told = [] if self.last is None else ["", *diagnosis_lines(self.last, width)]
+        if self.last is None:
+            return head[:height]
         if height is None:
-            return [*head, *told, *before]
+            return [*head, "", *diagnosis_lines(self.last, width), *before[: _SHOWN + 2]]
         kept = before[: max(0, min(_BEFORE, height - len(head) - _LEAST))]
+        told = ["", *screen_lines(self.last, width, height - len(head) - len(kept) - 1)]
         return [*[*head, *told][: height - len(kept)], *kept]
+
+
+def looking(window_s: float, sources: Sequence[str]) -> str:
+    """`looking for 10 s at http://...`, without the passwords of the addresses."""
+    shown = [printable(source if "@" not in source else "the URL", _LONGEST_SHOWN) for source in sources]
+    return f"looking for {window_s:g} s at {', '.join(shown)}"
+
+
+def _nothing() -> None:
+    """Where there is no screen."""

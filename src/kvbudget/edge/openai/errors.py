@@ -4,8 +4,6 @@ Bodies are `{"error": {"message", "type", "param", "code"}}` with string codes. 
 integer code; clients match on its sentence "This model's maximum context length is N tokens", so that form is kept.
 """
 
-import orjson
-
 from kvbudget.errors import InputError
 
 HTTP_BAD_REQUEST = 400
@@ -102,6 +100,8 @@ class UnauthorizedError(BadRequestError):
 
 def error_body(message: str, type: str | None, param: str | None, code: str) -> bytes:  # noqa: A002 - the API's word
     """The error object as JSON. `type` None: the one that `ERROR_TYPES` gives for `code`."""
+    import orjson  # here: `kvbudget key` knows these errors, and works without the extra `gate`
+
     kind = type if type is not None else ERROR_TYPES.get(code, _INVALID)
     return orjson.dumps({"error": {"message": encodable(message), "type": kind, "param": param, "code": code}})
 

@@ -1,7 +1,7 @@
 """Decides what the ledger page asks for: its fields, as they stand in the address, become a request for a plan.
 
 Every field has a default, so that an address without any is a whole state: 32 layers of 8 KV heads of 128, fp16, 8,192
-tokens, 16 requests, blocks of 16.
+tokens, 16 requests, blocks of 16. What a field leaves open to the engine, such as max_num_seqs, the engine decides.
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,17 @@ _LONGEST = 10**9
 class Asked(NamedTuple):
     """The state of the page, each field checked. None: not given. `model`: a name of the catalogue, or "".
 
-    `fields`: as they were written, defaults filled in; they are what an address that is shared says.
+    `fields`: as they were written, defaults filled in; they are what an address that is shared says. `target`: requests
+    at once that somebody asked for; `concurrency` is the default where nobody did.
+    `block`: None where a model is named and no block is: the engine takes its own, such as 64 for sparse attention.
     """
 
     fields: Mapping[str, str]
     shape: Shape
     context: Tokens
     concurrency: int
-    block: Tokens
+    target: int | None
+    block: Tokens | None
     model: str
     config: Mapping[str, object] | None
     prompt_lengths: Lengths | None
@@ -64,12 +67,14 @@ def asked_in(query: Mapping[str, str], config: Mapping[str, object] | None = Non
     if not 1 <= context <= _LONGEST:
         raise BadValueError(f"context: {context} is out of range", fix=f"1 to {_LONGEST:,} tokens")
     shape = Shape(_whole(fields, "layers"), _whole(fields, "kv_heads"), _whole(fields, "head_dim"), fields["dtype"])
+    block = Tokens(_whole(fields, "block"))
     return Asked(
         fields=fields,
         shape=shape,
         context=context,
-        concurrency=_whole(fields, "concurrency"),
-        block=Tokens(_whole(fields, "block")),
+        concurrency=(concurrency := _whole(fields, "concurrency")),
+        target=concurrency if query.get("concurrency", "").strip() else None,
+        block=None if (fields["model"] or config is not None) and not query.get("block", "").strip() else block,
         model=fields["model"],
         config=config,
         prompt_lengths=_lengths(fields, "prompt_lengths"),
@@ -85,7 +90,9 @@ def plan_asked(asked: Asked) -> Plan:
     model, kv_dtype = _model(asked)
     fields = asked.fields
     card, cards = gpus_named(fields["gpu"]) if fields["gpu"] else (None, None)
-    seqs = _whole(fields, "max_num_seqs") if fields["max_num_seqs"] else max(256, asked.concurrency)
+    seqs = _whole(fields, "max_num_seqs") if fields["max_num_seqs"] else None
+    if seqs is None and not has_card(asked):  # no card, no default of the engine: a limit that is none here
+        seqs = max(256, asked.concurrency)
     flags = EngineFlags(
         max_model_len=asked.context,
         max_num_seqs=seqs,
@@ -108,7 +115,7 @@ def plan_asked(asked: Asked) -> Plan:
         overhead=_size(fields, "overhead"),
         prompt_lengths=asked.prompt_lengths,
         output_lengths=asked.output_lengths,
-        target_concurrency=asked.concurrency if has_card(asked) else None,
+        target_concurrency=asked.target if has_card(asked) else None,
     )
     if has_card(asked):
         return make_plan(request)

@@ -64,12 +64,15 @@ def _given(asked: Asked) -> dict[str, object]:
     given: dict[str, object] = {flag: fields[name] for name, flag in _FLAGS.items() if fields[name]}
     if fields["utilization"]:
         given["gpu_memory_utilization"] = float(fields["utilization"])
-    settings = plan_asked(asked).request.flags
+    if asked.target is not None:
+        given["target_concurrency"] = asked.target
+    flags = plan_asked(asked).request.flags
+    if asked.block is not None:
+        given["block_size"] = int(asked.block)
+    if flags.max_num_seqs is not None:
+        given["max_num_seqs"] = flags.max_num_seqs
     return given | {
         "max_model_len": str(asked.context),
-        "max_num_seqs": settings.max_num_seqs,
-        "block_size": int(asked.block),
         "kv_cache_dtype": precision_named(asked.shape.dtype).flag,
-        "tensor_parallel_size": settings.tensor_parallel_size,
-        "target_concurrency": asked.concurrency,
+        "tensor_parallel_size": flags.tensor_parallel_size,
     }

@@ -39,15 +39,20 @@ _TYPES = {
 
 def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
     """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`, `/simulate`, `/api/simulate`,
-    `/api/scenarios`; `more`: pages of a running gate."""
+    `/api/scenarios`, `/api/pages`; `more`: pages of a running gate."""
+    shown = ("/ledger", "/simulate", *more)
 
     async def simulate(request: Request) -> Response:
         return await answered(request, simulator.asked)
 
+    async def pages(_: Request) -> Response:
+        return as_json({"pages": shown})
+
     return [
-        *[Route(path, _page(_PAGES[path])) for path in ("/ledger", "/simulate", *more)],
+        *[Route(path, _page(_PAGES[path])) for path in shown],
         Route("/api/simulate", simulate, methods=["POST"]),
         Route("/api/scenarios", _scenarios),
+        Route("/api/pages", pages),
         Route("/static/{name}", _static),
         Route("/api/plan", _plan, methods=["GET", "POST"]),
         Route("/api/catalogue", _catalogue),
@@ -140,6 +145,7 @@ def _document(state: _State) -> Mapping[str, object]:
     document = ledger_document(
         state.plan,
         asked.concurrency,
+        target=asked.target if has_card(asked) else None,
         sized_to_need=not has_card(asked),
         with_block=lambda block: plan_asked(asked.with_block(block)),
     )

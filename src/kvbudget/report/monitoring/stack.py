@@ -14,6 +14,8 @@ GRAFANA_IMAGE: Final = "grafana/grafana:12.1.0"
 VLLM_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 _SCRAPE_INTERVAL: Final = "5s"
 _ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - inside of the stack's own network
+SOURCE: Final = "KVBUDGET_SOURCE"
+CONTAINERFILE: Final = "docs/examples/deploy/Containerfile"  # of a checkout
 MADE: Final = "# Made by `kvbudget dashboards`.\n"
 
 
@@ -50,11 +52,15 @@ def prometheus_text() -> str:
     return head + yaml_text(document)
 
 
-def compose_text() -> str:
-    """compose.yaml. The engine has no weights and needs no card; the profile `vllm` brings a real one."""
+def compose_text(checkout: str) -> str:
+    """compose.yaml. The engine has no weights and needs no card; the profile `vllm` brings a real one.
+
+    `checkout`: where the image is built from, as seen from the file; "" where none is known, and Compose asks for it.
+    """
+    context = f":-{checkout}" if checkout else ":?set it to a checkout of kvbudget, the image is built from it"
     kvbudget = {
         "image": "kvbudget",
-        "build": {"context": "${KVBUDGET_SOURCE:-../../..}", "dockerfile": "docs/examples/deploy/Containerfile"},
+        "build": {"context": f"${{{SOURCE}{context}}}", "dockerfile": CONTAINERFILE},
     }
     gpu = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
     services = {
@@ -100,7 +106,7 @@ def compose_text() -> str:
     head = (
         f"{MADE}#   docker compose up -d --build            # gate on :8800, Grafana on http://127.0.0.1:3000\n"
         "#   KVBUDGET_BACKEND=http://vllm:8000 docker compose --profile vllm up -d --build    # before a real vLLM\n"
-        "# Outside of a checkout of kvbudget, KVBUDGET_SOURCE says where one is (its image is built from it).\n"
+        f"# The image is built from a checkout of kvbudget; {SOURCE} says where another one is.\n"
     )
     volumes: dict[str, dict[str, str]] = {"gate-state": {}, "hub": {}, "prometheus-data": {}}
     return head + yaml_text({"services": services, "volumes": volumes})

@@ -12,6 +12,7 @@ export function speak(wanted) {
   document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
   for (const one of document.querySelectorAll("[data-w]")) one.textContent = word(one.dataset.w);
   for (const one of document.querySelectorAll("[data-w-label]")) one.setAttribute("aria-label", word(one.dataset.wLabel));
+  for (const one of document.querySelectorAll("[data-w-hint]")) one.setAttribute("placeholder", word(one.dataset.wHint));
   return language;
 }
 
@@ -40,6 +41,19 @@ export function fill(table, columns, rows, marked = () => false) {
     body.append(element("tr", { class: marked(row) ? "now" : undefined }, ...cells));
   }
   table.replaceChildren(head, body);
+}
+
+// A page that not every port has, such as that of a running gate, is linked where it is there.
+export async function linkPages() {
+  const answer = await fetch("/api/pages").catch(() => null);
+  if (!answer?.ok) return;
+  const { pages } = await answer.json();
+  for (const link of document.querySelectorAll("nav a[hidden]")) link.hidden = !pages.includes(link.getAttribute("href"));
+}
+
+// As wide as the box it stands in, so that its text is as large as is written; at most so wide, at least 280.
+export function chartWidth(box, most) {
+  return Math.min(most, Math.max(280, Math.floor(box.clientWidth) || most));
 }
 
 export function number(value) {

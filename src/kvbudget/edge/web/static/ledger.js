@@ -1,17 +1,22 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { drawn, element, fill, number, speak, word } from "./dom.js";
+import { element, fill, linkPages, number, speak, word } from "./dom.js";
+import { frontier } from "./frontier.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
 const LENGTHS = steps(256, 13, [1, 1.5]);
 const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
 const SCALES = { lengths: LENGTHS, counts: COUNTS };
+const OPEN = ["concurrency", "block"]; // set to their default they say more than left alone
+const PASTED = "pasted"; // what the catalogue shows while a config.json is in force; no model is called so
 const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"];
 
 let defaults = {};
 let config = "";
 let kept = "";
+let keptConfig = ""; // the config.json of what was kept, where one was pasted
 let shown = null;
+const said = new Set(); // fields of OPEN that somebody set; the others are an example, or the engine's own
 let asked = 0;
 let waiting = null;
 let retrying = null;
@@ -38,6 +43,7 @@ async function start() {
   for (const name of known.models) form.model.append(element("option", { value: name }, name));
   for (const gpu of known.gpus) form.gpu.append(element("option", { value: gpu.key }, `${gpu.name} (${gpu.text})`));
   for (const one of known.precisions) form.dtype.append(element("option", { value: one.name }, one.name));
+  linkPages();
   await read();
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -49,6 +55,7 @@ async function start() {
   by("config").addEventListener("input", () => { config = by("config").value.trim(); refresh(); });
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", dropped);
+  addEventListener("resize", () => { if (shown) frontier(by("frontier"), shown.frontier); });
   addEventListener("popstate", () => read().then(refresh));
   addEventListener("keydown", (event) => { if (event.key === "Escape" && kept) by("unpin").click(); });
   refresh();
@@ -62,23 +69,30 @@ async function read() {
     if (!form.elements[name]) continue;
     const wanted = address.get(name) ?? value;
     const field = form.elements[name];
-    if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
-    field.value = wanted;
+    choose(field, wanted);
+    if (OPEN.includes(name) && address.has(name)) said.add(name);
+    else said.delete(name);
   }
   const behind = new URLSearchParams(location.hash.slice(1));
   kept = behind.get("kept") ?? "";
+  keptConfig = behind.has("kept-config") ? await unpacked(behind.get("kept-config")) : "";
   config = behind.has("config") ? await unpacked(behind.get("config")) : "";
   by("config").value = config;
   if (config) by("paste").open = true;
   slide();
 }
 
+function choose(field, wanted) {
+  if (field.tagName === "SELECT" && wanted && ![...field.options].some((option) => option.value === wanted)) field.append(element("option", { value: wanted }, wanted));
+  field.value = wanted;
+}
+
 function query() {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(defaults)) {
     const field = form.elements[name];
-    const given = field ? field.value.trim() : value;
-    if (given !== "" && given !== value) found.set(name, given);
+    const given = !field ? value : field.value === PASTED ? "" : field.value.trim();
+    if (given !== "" && (OPEN.includes(name) ? said.has(name) : given !== value)) found.set(name, given);
   }
   return found;
 }
@@ -90,6 +104,7 @@ async function remember() {
   const behind = new URLSearchParams();
   if (config) behind.set("config", await packed(config));
   if (kept) behind.set("kept", kept);
+  if (kept && keptConfig) behind.set("kept-config", await packed(keptConfig));
   const text = `${address}`, hash = `${behind}`;
   history.replaceState(null, "", `${location.pathname}${text ? `?${text}` : ""}${hash ? `#${hash}` : ""}`);
 }
@@ -113,7 +128,8 @@ function changed(event) {
   const source = event.target;
   if (source.dataset.for) form.elements[source.dataset.for].value = source.dataset.scale ? SCALES[source.dataset.scale][Number(source.value)] : source.value;
   else slide();
-  if (source.name === "model" && source.value) { config = ""; by("config").value = ""; }
+  for (const name of OPEN) if ([source.name, source.dataset.for].includes(name)) said.add(name);
+  if (source.name === "model" && source.value !== PASTED) { config = ""; by("config").value = ""; }
   if (source.id !== "config") refresh();
 }
 
@@ -125,7 +141,10 @@ function slide() {
     if (Number.isFinite(value)) range.value = scale ? nearest(scale, value) : value;
     range.setAttribute("aria-valuetext", form.elements[range.dataset.for].value);
   }
-  by("shape").hidden = Boolean(form.model.value || config);
+  if (config) form.model.value = PASTED;
+  else if (form.model.value === PASTED) form.model.value = "";
+  form.model.querySelector(`[value="${PASTED}"]`).hidden = !config;
+  by("shape").hidden = Boolean(form.model.value);
 }
 
 function nearest(scale, value) {
@@ -166,6 +185,7 @@ async function ask() {
   }
   problem("");
   shown = document_;
+  if (!said.has("block")) choose(form.elements.block, String(shown.plan.engine.block_size));
   draw();
 }
 
@@ -182,7 +202,7 @@ function draw() {
   by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : shown.verdict.word), " ", shown.sized_to_need ? "" : shown.verdict.sentence);
   by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, line)));
   bar(shown.bar);
-  frontier(shown.frontier);
+  frontier(by("frontier"), shown.frontier);
   tables(shown);
   exports();
   for (const one of document.querySelectorAll("[data-shows]")) one.hidden = shown[one.dataset.shows].length === 0;
@@ -194,15 +214,20 @@ function facts(document_) {
   const f = document_.figures;
   return [
     ["fig.per_token", f.per_token.text, `${number(f.per_token.bytes)} B`],
-    ["fig.needed", f.needed.text, f.held.bytes === f.needed.bytes ? `${number(f.blocks)} ${word("fig.blocks")}` : `${f.held.text} ${word("in_blocks")}`],
+    ["fig.needed", f.held.text, inBlocks(f.blocks, f.held, f.needed)],
     ["fig.tokens_per_mib", number(f.tokens_per_mib), ""],
-    ["fig.one_request", f.one_request.text, `${number(f.blocks_per_request)} ${word("fig.blocks")}`],
+    ["fig.one_request", f.one_request_held.text, inBlocks(f.blocks_per_request, f.one_request_held, f.one_request)],
     ["fig.tail", number(f.tail_slots), f.tail_text],
     ...(document_.sized_to_need ? [] : [
-      ["fig.ceiling", number(f.ceiling), `${word("wanted")} ${number(f.concurrency)}; ${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
+      ["fig.ceiling", number(f.ceiling), `${f.target === null ? "" : `${word("wanted")} ${number(f.target)}; `}${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
       ["fig.pool_tokens", number(f.pool_tokens), f.pool.text],
     ]),
   ];
+}
+
+// What the pool pays is in whole blocks; the bytes of the tokens alone stand beside it where they differ.
+function inBlocks(blocks, held, exact) {
+  return `${number(blocks)} ${word("fig.blocks")}${held.bytes === exact.bytes ? "" : `; ${exact.text} ${word("exactly")}`}`;
 }
 
 function figures(document_) {
@@ -233,42 +258,8 @@ function bar(parts) {
   ], parts);
 }
 
-function frontier(answer) {
-  const points = answer.points.filter((point) => point.requests > 0);
-  const here = answer.present;
-  if (!points.length) { by("frontier").replaceChildren(); return; }
-  const width = 720, height = 260, left = 64, right = 16, top = 14, bottom = 44;
-  const lengths = points.map((p) => p.length).concat(here.length), counts = points.map((p) => p.requests).concat(here.requests);
-  const x = axis(Math.min(...lengths), Math.max(...lengths), left, width - right);
-  const y = axis(Math.max(1, Math.min(...counts)), Math.max(...counts), height - bottom, top);
-  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${word("frontier")}: ${number(here.requests)} × ${number(here.length)}` });
-  for (const tick of ticks(lengths)) svg.append(drawn("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }), drawn("text", { x: x(tick), y: height - bottom + 16, "text-anchor": "middle" }, short(tick)));
-  for (const tick of ticks(counts)) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, short(tick)));
-  const line = points.map((p, index) => `${index ? "L" : "M"}${x(p.length).toFixed(1)} ${y(p.requests).toFixed(1)}`).join("");
-  svg.append(drawn("path", { class: "area", d: `${line}L${x(points.at(-1).length).toFixed(1)} ${height - bottom}L${x(points[0].length).toFixed(1)} ${height - bottom}Z` }));
-  svg.append(drawn("path", { class: "line", d: line }));
-  svg.append(drawn("circle", { class: "here", cx: x(here.length), cy: y(here.requests), r: 6 }));
-  const late = x(here.length) > width / 2;
-  svg.append(drawn("text", { class: "here-text", x: x(here.length) + (late ? -10 : 10), y: Math.max(top + 10, y(here.requests) - (late ? 26 : 12)), "text-anchor": late ? "end" : "start" }, `${number(here.requests)} × ${number(here.length)}`));
-  svg.append(drawn("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle" }, word("axis.length")));
-  by("frontier").replaceChildren(svg);
-}
-
-function axis(low, high, from, to) {
-  const [first, last] = [Math.log(low), Math.log(Math.max(high, low * 1.01))];
-  return (value) => from + (to - from) * (Math.log(Math.max(value, low)) - first) / (last - first);
-}
-
-function ticks(values) {
-  const low = Math.max(1, Math.min(...values)), high = Math.max(...values), found = [];
-  for (let tick = 2 ** Math.ceil(Math.log2(low)); tick <= high; tick *= 2) found.push(tick);
-  const every = Math.ceil(found.length / 7);
-  return found.filter((_, index) => index % every === 0);
-}
-
-function short(value) {
-  if (value >= 2 ** 20) return `${value / 2 ** 20}m`;
-  return value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : number(value);
+function kind(group) {
+  return `${word(`kind.${group.kind}`)}${group.window ? ` ${number(group.window)}` : ""}`;
 }
 
 function tables(document_) {
@@ -278,14 +269,14 @@ function tables(document_) {
   ], document_.percentiles);
   const groups = document_.groups, all = groups.reduce((sum, group) => sum + group.blocks, 0) || 1;
   by("groups").replaceChildren(...groups.map((group, index) => {
-    const piece = element("i", { title: `${group.label}: ${number(group.blocks)}` });
+    const piece = element("i", { title: `${kind(group)}: ${number(group.blocks)}` });
     piece.style.flexGrow = String(Math.max(group.blocks / all, 0.005));
     piece.style.background = `var(--${PARTS[(index + 4) % 5]})`;
     return piece;
   }));
-  by("groups").setAttribute("aria-label", groups.map((group) => `${group.label} ${number(group.blocks)}`).join(", "));
+  by("groups").setAttribute("aria-label", groups.map((group) => `${kind(group)} ${number(group.blocks)}`).join(", "));
   fill(by("t-groups"), [
-    ["col.kind", false, (row) => swatch(PARTS[(groups.indexOf(row) + 4) % 5], row.label)], ["col.groups", true, (row) => row.groups],
+    ["col.kind", false, (row) => swatch(PARTS[(groups.indexOf(row) + 4) % 5], kind(row))], ["col.groups", true, (row) => row.groups],
     ["col.layers", true, (row) => row.layers], ["col.block", true, (row) => number(row.block_size)],
     ["col.page", true, (row) => `${number(row.page_size_bytes)} B`], ["col.blocks", true, (row) => number(row.blocks)],
   ], groups);
@@ -322,17 +313,22 @@ function exports() {
   for (const link of document.querySelectorAll("[data-export]")) {
     const name = link.dataset.export;
     link.href = `/api/export/${name}?${query()}`;
-    link.download = name;
-    const model = Boolean(form.model.value || config);
+    link.download = config && name.startsWith("plan.") ? `${modelName()}.${name}` : name;
+    const model = Boolean(form.model.value);
     link.hidden = Boolean(link.dataset.needs) && (!model || (link.dataset.needs === "card" && shown.sized_to_need));
-    link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name); } : null;
+    link.onclick = config ? (event) => { event.preventDefault(); exportPasted(name, link.download); } : null;
   }
 }
 
-async function exportPasted(name) {
+// A report of a pasted config.json is called by its architecture; the budget finds its config.json by name.
+function modelName() {
+  return (shown.plan.model.architectures[0] ?? "pasted").replaceAll(/[^\w-]+/g, "-").slice(0, 60);
+}
+
+async function exportPasted(name, file) {
   const answer = await fetch(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
   if (!answer.ok) { problem((await answer.json()).error.message); return; }
-  const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: name });
+  const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: file });
   link.click();
   URL.revokeObjectURL(link.href);
 }
@@ -341,6 +337,7 @@ async function exportPasted(name) {
 
 function keep() {
   kept = `${query()}` || "layers=32";
+  keptConfig = config;
   compare();
   remember();
 }
@@ -349,7 +346,7 @@ async function compare() {
   by("compare").hidden = by("unpin").hidden = !kept;
   if (!kept) return;
   let good, other;
-  try { [good, other] = await plan(kept, ""); } catch { return; }
+  try { [good, other] = await plan(kept, keptConfig); } catch { return; }
   if (!good || !shown) { kept = ""; by("compare").hidden = by("unpin").hidden = true; return; }
   const before = new Map(facts(other).map(([key, value]) => [key, value]));
   fill(by("t-compare"), [

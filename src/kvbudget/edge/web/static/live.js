@@ -1,5 +1,5 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { drawn, element, fill, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, number, speak, word } from "./dom.js";
 
 const by = (id) => document.getElementById(id);
 const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
@@ -8,6 +8,8 @@ const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused",
 let past = {};
 let now = null;
 let guess = null;
+let found = [];
+let foretold = [];
 
 start();
 
@@ -20,6 +22,8 @@ function start() {
     draw();
   });
   by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  look();
+  setInterval(look, 10_000);
   const stream = new EventSource("/api/live/stream");
   stream.addEventListener("past", (event) => {
     past = Object.fromEntries(Object.entries(JSON.parse(event.data)).map(([name, points]) => [name, points.map(point)]));
@@ -50,6 +54,18 @@ function inLanguage(wanted) {
   const spoken = speak(wanted);
   by("language").textContent = word("other");
   by("language").lang = spoken === "en" ? "zh-Hans" : "en";
+}
+
+// What the gate judges when it is asked, less often than it looks.
+async function look() {
+  try {
+    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(async (path) => (await fetch(path)).json()));
+    found = findings.instances;
+    foretold = forecast.instances;
+  } catch {
+    return; // the stream says that the gate does not answer
+  }
+  draw();
 }
 
 async function ask() {
@@ -101,14 +117,14 @@ function swatch(key, text) {
 
 function pool(instance) {
   const points = past[instance.name] ?? [];
-  const width = 960, height = 150, left = 60, right = 8, top = 8, bottom = 22;
+  const width = chartWidth(by("pools"), 960), height = 150, left = width < 480 ? 48 : 60, right = 8, top = 8, bottom = 22;
   const most = Math.max(1, instance.usable_blocks, ...points.map((one) => Math.max(one.promised_blocks, one.held_blocks ?? 0)));
   const end = instance.at_ms, start_ = Math.min(points[0]?.at_ms ?? end, end - 60_000);
   const x = (at) => left + (width - left - right) * (at - start_) / (end - start_);
   const y = (blocks) => height - bottom - (height - top - bottom) * blocks / most;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${instance.name}: ${word("live.promised")} ${instance.promised_blocks}, ${word("live.held")} ${instance.held_blocks ?? "–"}, ${word("of")} ${instance.usable_blocks}` });
   for (const tick of [0, instance.usable_blocks]) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
-  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, instance.name));
+  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, word("now")));
   for (const [key, colour] of SERIES) {
     const known = points.filter((one) => one[key] !== null);
     if (!known.length) continue;
@@ -117,7 +133,7 @@ function pool(instance) {
     path.style.stroke = `var(--${colour})`;
     svg.append(path);
   }
-  return element("div", { class: "chart" }, svg);
+  return element("div", { class: "chart" }, element("h3", {}, instance.name), svg);
 }
 
 function holders(instance) {
@@ -148,6 +164,18 @@ function tables() {
     ["col.expected", true, (row) => row.expected_ms ? seconds(row.expected_ms) : "–"],
     ["col.deadline", true, (row) => seconds(row.deadline_in_ms)],
   ], now.queue.next);
+  by("findings").replaceChildren(...found.flatMap((one) => one.findings.map((finding) => {
+    const first = finding.actions[0];
+    const told = first ? element("em", {}, `${first.what} (${word(`cost.${first.cost}`)})`) : "";
+    return element("li", { class: finding.severity }, `${one.instance}: `, element("code", {}, finding.code), ` ${finding.message}. `, told);
+  })));
+  fill(by("t-forecast"), [
+    ["col.instance", false, (row) => row.name], ["col.demand", true, (row) => number(row.demand_tokens)],
+    ["col.pool_tokens", true, (row) => number(row.capacity_tokens)],
+    ["col.expected_most", true, (row) => row.forecast ? `${number(row.forecast.expected)} (${number(row.forecast.low)}–${number(row.forecast.high)})` : "–"],
+    ["col.likely", true, (row) => row.forecast ? row.forecast.probability.toLocaleString("en-US", { style: "percent", maximumFractionDigits: 1 }) : "–"],
+    ["col.free_in_10", true, (row) => number(row.drain.free_blocks_in_10_s)], ["col.free_in_60", true, (row) => number(row.drain.free_blocks_in_60_s)],
+  ], foretold, (row) => Boolean(row.forecast?.alarm));
   fill(by("t-tenants"), [
     ["col.tenant", false, (row) => row.tenant], ["live.promised", true, (row) => number(row.promised_blocks)],
     ["live.waiting", true, (row) => number(row.waiting)],
@@ -166,7 +194,7 @@ function tables() {
   }
   const ends = [...Object.entries(now.outcomes).map(([name, count]) => ["", name, count]), ...Object.entries(now.refusals).map(([name, count]) => ["refused", name, count])];
   fill(by("t-ends"), [
-    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${name}` : name], ["col.requests", true, ([, , count]) => number(count)],
+    ["col.outcome", false, ([kind, name]) => kind ? `${word("live.refused")}: ${word(`refusal.${name}`)}` : word(`outcome.${name}`)], ["col.requests", true, ([, , count]) => number(count)],
   ], ends);
 }
 

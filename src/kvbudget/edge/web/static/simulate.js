@@ -1,19 +1,18 @@
 // The simulation page: sends a load and policies to the simulator of this machine and draws what it answers.
-import { drawn, element, fill, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, linkPages, number, speak, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
 const COLOURS = ["non_torch", "weights", "cuda_graphs", "kv", "limit"];
 const NUMBERS = ["requests", "num_blocks", "block_size", "max_num_seqs", "max_model_len"];
-let about = new Map();
 let shown = null;
 
 start();
 
 async function start() {
   inLanguage(new URLSearchParams(location.search).get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  linkPages();
   const known = await (await fetch("/api/scenarios")).json();
-  about = new Map(known.scenarios.map((one) => [one.name, one.summary]));
   form.scenario.append(...known.scenarios.map((one) => element("option", {}, one.name)));
   form.scenario.value = new URLSearchParams(location.search).get("scenario") ?? "overload-1.3";
   form.scenario.addEventListener("change", say);
@@ -22,8 +21,10 @@ async function start() {
     const wanted = document.documentElement.lang === "en" ? "zh" : "en";
     history.replaceState(null, "", `?lang=${wanted}`);
     inLanguage(wanted);
+    say();
     draw();
   });
+  addEventListener("resize", draw);
   say();
 }
 
@@ -34,7 +35,7 @@ function inLanguage(wanted) {
 }
 
 function say() {
-  by("about").textContent = about.get(form.scenario.value) ?? "";
+  by("about").textContent = word(`scenario.${form.scenario.value}`);
 }
 
 function problem(text) {
@@ -73,6 +74,7 @@ async function run() {
 
 function draw() {
   if (!shown) return;
+  for (const one of document.querySelectorAll("#results section")) one.hidden = false;
   const policies = [...new Set(shown.runs.map((one) => one.policy))];
   const colour = (policy) => `var(--${COLOURS[policies.indexOf(policy) % COLOURS.length]})`;
   by("legend").replaceChildren(...policies.map((policy) => {
@@ -91,11 +93,11 @@ function draw() {
     ["sim.ttft", true, (row) => row.ttft_s.p99 === null ? "–" : `${row.ttft_s.p99.toFixed(2)} s`],
     ["sim.pool", true, (row) => `${(100 * row.pool_use_mean).toFixed(0)}%`],
   ], shown.runs);
-  by("command").textContent = shown.command;
+  by("command").replaceChildren(...shown.command.split(" ").flatMap((part) => [element("span", {}, part), " "]));
 }
 
 function curve(policies, colour) {
-  const width = 720, height = 280, left = 70, right = 16, top = 14, bottom = 44;
+  const width = chartWidth(by("curve"), 720), height = 280, left = width < 480 ? 50 : 70, right = 16, top = 14, bottom = 44;
   const rates = [...new Set(shown.runs.map((one) => one.rate))].sort((a, b) => a - b);
   const most = Math.max(1, ...shown.runs.map((one) => one.goodput_tokens_per_s));
   const span = Math.max(rates.at(-1) - rates[0], 1e-9);
