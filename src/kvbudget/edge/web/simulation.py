@@ -92,6 +92,8 @@ async def _document(flags: Sequence[str]) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         said = err.decode(errors="replace").strip().removeprefix("kvbudget simulate: ")
         raise BadValueError(said[-_SAID:] or "the simulation said nothing", fix="change what it names") from None
+    if (refused := document.get("error")) is not None:
+        raise BadValueError(refused["message"][-_SAID:], fix=refused["fix"])
     runs = document.get("runs", [document])
     return {"schema": "kvbudget.simulation/1", "runs": [_short(run) for run in runs], "command": runs[0]["command"]}
 
