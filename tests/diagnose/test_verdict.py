@@ -111,7 +111,12 @@ def test_a_pool_that_fills_with_nobody_waiting_is_a_note_on_a_healthy_engine(usa
 
 def test_a_pool_that_fills_hides_no_cause() -> None:
     fell = Counts(prefix_hits=61_000.0, prefix_queries=200_000.0)
-    cache = {"prefix_hits": 1_000.0, "prefix_queries": 100_000.0, "totals": fell, "pool": pool_of(40_000)}
+    cache: dict[str, Any] = {
+        "prefix_hits": 1_000.0,
+        "prefix_queries": 100_000.0,
+        "totals": fell,
+        "pool": pool_of(40_000),
+    }
     found = of(window(usage=(0.90, 0.92), running=38, waiting=0, **cache))
     assert codes(found) == ["prefix_cache_too_small", "pool_filling"]
 
