@@ -59,9 +59,10 @@ def test_lengths_decide_who_takes_what_and_a_killed_engine_leaves_nobody_hanging
         # More short work than the short one has room for: the long one lends.
         with ThreadPoolExecutor(CLIENTS) as clients:
             began = time.monotonic()
-            answers = [clients.submit(send, ask(120)) for _ in range(CLIENTS)]
-            eventually(lambda: short.metric("num_requests_running") > 0, "the short one works")
+            answers = [clients.submit(send, ask(240)) for _ in range(CLIENTS)]
             eventually(lambda: long.metric("num_requests_running") > 0, "the long one lends")
+            # Last, so that it dies at work: what it had done already would need no second try.
+            eventually(lambda: short.metric("num_requests_running") > 0, "the short one works")
             killed = time.monotonic()
             short.kill()
             got = [answer.result() for answer in answers]
