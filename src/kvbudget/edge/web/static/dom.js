@@ -7,13 +7,39 @@ export function word(key) {
   return WORDS[language][key] ?? key;
 }
 
-export function speak(wanted) {
+function speak(wanted) {
   language = wanted in WORDS ? wanted : "en";
   document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
   for (const one of document.querySelectorAll("[data-w]")) one.textContent = word(one.dataset.w);
   for (const one of document.querySelectorAll("[data-w-label]")) one.setAttribute("aria-label", word(one.dataset.wLabel));
   for (const one of document.querySelectorAll("[data-w-hint]")) one.setAttribute("placeholder", word(one.dataset.wHint));
   return language;
+}
+
+// The language of the address, else the browser's; the button that switches says the other one.
+export function inLanguage(wanted) {
+  const spoken = speak(wanted ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  const button = document.getElementById("language");
+  button.textContent = word("other");
+  button.lang = spoken === "en" ? "zh-Hans" : "en";
+}
+
+// What went wrong, in the place that each page has for it; "" takes it away.
+export function problem(text) {
+  const place = document.getElementById("problem");
+  place.hidden = !text;
+  place.textContent = text;
+}
+
+// Why the API refused: the admin port says it in one sentence, the pages' own paths with what to do.
+export function refusalIn({ error }) {
+  return typeof error === "string" ? error : `${error.message}; ${error.fix}`;
+}
+
+export function swatch(key, text) {
+  const colour = element("span", { class: "swatch" });
+  colour.style.background = `var(--${key})`;
+  return element("span", {}, colour, text);
 }
 
 export function element(name, attributes = {}, ...children) {

@@ -1,5 +1,5 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fill, linkPages, number, speak, word } from "./dom.js";
+import { element, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
 import { frontier } from "./frontier.js";
 
 const form = document.getElementById("fields");
@@ -31,7 +31,7 @@ function steps(first, doublings, within) {
 
 async function start() {
   const address = new URLSearchParams(location.search);
-  inLanguage(address.get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  inLanguage(address.get("lang"));
   const answer = await fetch("/api/catalogue").catch(() => null);
   if (!answer?.ok) {
     problem(word("unreachable"));
@@ -179,19 +179,13 @@ async function ask() {
   }
   if (mine !== asked) return;
   if (!good) {
-    const told = document_.error;
-    problem(typeof told === "string" ? told : `${told.message}; ${told.fix}`);
+    problem(refusalIn(document_));
     return;
   }
   problem("");
   shown = document_;
   if (!said.has("block")) choose(form.elements.block, String(shown.plan.engine.block_size));
   draw();
-}
-
-function problem(text) {
-  by("problem").hidden = !text;
-  by("problem").textContent = text;
 }
 
 // ---- drawing
@@ -232,12 +226,6 @@ function inBlocks(blocks, held, exact) {
 
 function figures(document_) {
   by("figures").replaceChildren(...facts(document_).map(([key, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": key.slice(4) }, value, element("small", {}, note)))));
-}
-
-function swatch(key, text) {
-  const colour = element("span", { class: "swatch" });
-  colour.style.background = `var(--${key})`;
-  return element("span", {}, colour, text);
 }
 
 function bar(parts) {
@@ -383,10 +371,4 @@ function otherLanguage() {
   inLanguage(address.get("lang"));
   slide();
   draw();
-}
-
-function inLanguage(wanted) {
-  const spoken = speak(wanted);
-  by("language").textContent = word("other");
-  by("language").lang = spoken === "en" ? "zh-Hans" : "en";
 }

@@ -1,5 +1,5 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { chartWidth, drawn, element, fill, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, inLanguage, number, problem, refusalIn, swatch, word } from "./dom.js";
 
 const by = (id) => document.getElementById(id);
 const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
@@ -14,7 +14,7 @@ let foretold = [];
 start();
 
 function start() {
-  inLanguage(new URLSearchParams(location.search).get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  inLanguage(new URLSearchParams(location.search).get("lang"));
   by("language").addEventListener("click", () => {
     const wanted = document.documentElement.lang === "en" ? "zh" : "en";
     history.replaceState(null, "", `?lang=${wanted}`);
@@ -45,17 +45,6 @@ function point([at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_bl
   return { at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, waiting };
 }
 
-function problem(text) {
-  by("problem").hidden = !text;
-  by("problem").textContent = text;
-}
-
-function inLanguage(wanted) {
-  const spoken = speak(wanted);
-  by("language").textContent = word("other");
-  by("language").lang = spoken === "en" ? "zh-Hans" : "en";
-}
-
 // What the gate judges when it is asked, less often than it looks.
 async function look() {
   try {
@@ -78,7 +67,7 @@ async function ask() {
     const answer = await fetch("/api/whatif", { method: "POST", body: JSON.stringify(wanted), headers: { "content-type": "application/json" } });
     const document_ = await answer.json();
     if (answer.ok) guess = document_;
-    else told = typeof document_.error === "string" ? document_.error : `${document_.error.message}; ${document_.error.fix}`;
+    else told = refusalIn(document_);
   } catch {
     told = word("live.cut");
   }
@@ -107,12 +96,6 @@ function draw() {
   by("pools").replaceChildren(...now.instances.map((instance) => pool(instance)));
   by("requests").replaceChildren(...now.instances.map((instance) => holders(instance)));
   tables();
-}
-
-function swatch(key, text) {
-  const colour = element("span", { class: "swatch" });
-  colour.style.background = `var(--${key})`;
-  return element("span", {}, colour, text, " ");
 }
 
 function pool(instance) {

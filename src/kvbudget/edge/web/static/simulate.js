@@ -1,5 +1,5 @@
 // The simulation page: sends a load and policies to the simulator of this machine and draws what it answers.
-import { chartWidth, drawn, element, fill, linkPages, number, speak, word } from "./dom.js";
+import { chartWidth, drawn, element, fill, inLanguage, linkPages, number, problem, refusalIn, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
@@ -10,7 +10,7 @@ let shown = null;
 start();
 
 async function start() {
-  inLanguage(new URLSearchParams(location.search).get("lang") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  inLanguage(new URLSearchParams(location.search).get("lang"));
   linkPages();
   const known = await (await fetch("/api/scenarios")).json();
   form.scenario.append(...known.scenarios.map((one) => element("option", {}, one.name)));
@@ -28,19 +28,8 @@ async function start() {
   say();
 }
 
-function inLanguage(wanted) {
-  const spoken = speak(wanted);
-  by("language").textContent = word("other");
-  by("language").lang = spoken === "en" ? "zh-Hans" : "en";
-}
-
 function say() {
   by("about").textContent = word(`scenario.${form.scenario.value}`);
-}
-
-function problem(text) {
-  by("problem").hidden = !text;
-  by("problem").textContent = text;
 }
 
 async function wanted() {
@@ -63,7 +52,7 @@ async function run() {
     const answer = await fetch("/api/simulate", { method: "POST", body: JSON.stringify(await wanted()), headers: { "content-type": "application/json" } });
     const document_ = await answer.json();
     if (answer.ok) shown = document_;
-    else problem(typeof document_.error === "string" ? document_.error : `${document_.error.message}; ${document_.error.fix}`);
+    else problem(refusalIn(document_));
   } catch {
     problem(word("unreachable"));
   }
