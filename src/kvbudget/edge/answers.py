@@ -251,9 +251,9 @@ def admitted_headers(
     API's errors, which tells whose names the client knows."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
-    remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
+    remaining = max(0, ledger.pool_blocks - ledger.peak_sum_blocks - gate.promises.elsewhere_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    limit_tokens, remaining_tokens = ledger.capacity_blocks * block_size, remaining * block_size
+    limit_tokens, remaining_tokens = ledger.pool_blocks * block_size, remaining * block_size
     told = (
         request_id,
         command.reserved_blocks,

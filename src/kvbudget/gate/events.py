@@ -113,6 +113,16 @@ class CapacityChanged(NamedTuple):
     max_context: Tokens | None
 
 
+class SliceChanged(NamedTuple):
+    """Several gates promise out of the same pool: this one may promise so many blocks and sequences until `until_ns`,
+    and nothing from then on (`gate.bank`). `elsewhere`: what the others have promised."""
+
+    blocks: Blocks
+    sequences: int
+    until_ns: int
+    elsewhere: Blocks
+
+
 class BackendChanged(NamedTuple):
     """The engine came up (True) or went away (False)."""
 
@@ -138,6 +148,7 @@ Event = (
     | PoolHeld
     | CacheChanged
     | CapacityChanged
+    | SliceChanged
     | BackendChanged
     | DrainStarted
     | Tick

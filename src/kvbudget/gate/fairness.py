@@ -145,7 +145,7 @@ class Fairness:
                 self.turns.moved(tenant)
 
     def pool_changed(self) -> None:
-        """The pool has another size."""
+        """The pool has another size, or our slice of it."""
         self.shares.capacity_blocks = max(1, self._ledger.capacity_blocks)
 
     # Decisions

@@ -132,4 +132,4 @@ class Parking:
     def _queue_tokens(self) -> Tokens:
         if self._config.queue_tokens is not None:
             return self._config.queue_tokens
-        return Tokens(2 * self._ledger.layout.largest_length(self._ledger.capacity_blocks))
+        return Tokens(2 * self._ledger.layout.largest_length(self._ledger.pool_blocks))

@@ -51,6 +51,8 @@ class Promises:
         # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
         self._shown: Blocks | None = None
         self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
+        self.elsewhere_blocks = Blocks(0)  # promised by other gates before the same pool (`gate.bank`)
+        self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
         self._daring = _NOBODY  # who was found to fit with less caution, and what it is expected to hold
@@ -79,7 +81,7 @@ class Promises:
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
         slots = 0 if kept is None else int(kept.slots)
-        if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
+        if self._ledger.sequences + footprint.total_sequences + slots > self._places:
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
@@ -88,6 +90,33 @@ class Promises:
         if needed is None:
             self._ledger.withdraw(event.request_id)
         return needed
+
+    @property
+    def _places(self) -> int:
+        most, ours = self._config.max_num_seqs, self._slice_sequences
+        return most if ours is None else min(most, ours)
+
+    def needed_of_pool(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
+        """What all promises of this gate would need with this one, if the pool were its slice but for what others have
+        promised, or all of it; None if it lacks room even so."""
+        ledger = self._ledger
+        ours = ledger.capacity_blocks
+        if event.prefix:
+            self._offer(event, footprint)
+        try:
+            for others in (self.elsewhere_blocks, 0):
+                ledger.capacity_blocks = Blocks(ledger.pool_blocks - others)
+                if self.by_lengths:
+                    needed = self._learned.promise_with(ledger, event, footprint, 0, now_ns)
+                else:
+                    needed = self._by_peaks(event, footprint, peak_blocks)
+                if needed is not None:
+                    return needed
+            return None
+        finally:
+            ledger.capacity_blocks = ours
+            self._learned.forget_full()
+            self.withdraw(event)
 
     def is_still_full(self, event: Arrived, now_ns: int) -> bool:
         """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
@@ -107,8 +136,9 @@ class Promises:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool
     ) -> Blocks | None:
         ledger = self._ledger
-        # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could.
-        taken = self.taken_blocks if len(ledger) else 0
+        # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could. Of a pool
+        # that several share the bank has taken it off already.
+        taken = self.taken_blocks if len(ledger) and ledger.slice_blocks is None else 0
         others = taken if kept is None else taken + int(kept.most(SPREAD))
         if self.by_lengths:
             sum_of_peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
@@ -121,16 +151,19 @@ class Promises:
             if by_lengths is None and dares:
                 return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
             return by_lengths
-        needed = promise_with(
+        needed = self._by_peaks(event, footprint, peak_blocks)
+        return needed if needed is None or needed + others <= ledger.capacity_blocks else None
+
+    def _by_peaks(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> Blocks | None:
+        return promise_with(
             self._config.policy,
-            ledger,
+            self._ledger,
             footprint,
             peak_blocks,
             paced=_can_be_watched(event, footprint),
             skew_steps=self._skew_with(sum(footprint.prompts)),
             request_id=event.request_id,
         )
-        return needed if needed is None or needed + others <= ledger.capacity_blocks else None
 
     def _dare(
         self, event: Arrived, footprint: Footprint, taken: int, now_ns: int, kept: Kept | None, *, booked: bool
@@ -228,6 +261,16 @@ class Promises:
         self._told_free = None
         return blocks < before
 
+    def slice_changed(self, blocks: Blocks, sequences: int, elsewhere: Blocks) -> bool:
+        """Of a pool that several share, so much is ours; whether that is more than before."""
+        ledger = self._ledger
+        more = blocks > (ledger.slice_blocks or 0) or sequences > (self._slice_sequences or 0)
+        self._slice_sequences, self.elsewhere_blocks = sequences, elsewhere
+        if blocks != ledger.slice_blocks:
+            ledger.allow(blocks)
+        self._told_free = None
+        return more
+
     def pool_changed(self, *, still_holds: bool) -> None:
         """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""
         if not still_holds:
@@ -254,8 +297,9 @@ class Promises:
         return shared_out(by_tenant, self.blocks(now_ns))
 
     def free_blocks(self, now_ns: int) -> Blocks:
-        """Blocks that are not promised, nor taken by others."""
-        return Blocks(max(0, self._ledger.capacity_blocks - self.taken_blocks - self.blocks(now_ns)))
+        """Blocks of the pool that are not promised, nor taken by others."""
+        promised = self.blocks(now_ns) + self.elsewhere_blocks
+        return Blocks(max(0, self._ledger.pool_blocks - self.taken_blocks - promised))
 
     def free_to_tell(self, now_ns: int) -> Blocks:
         """`free_blocks`, at most RECHECK_NS old as to progress: a storm of refusals must be cheap."""

@@ -18,6 +18,7 @@ from kvbudget.gate.events import (
     PaceLost,
     Progressed,
     RoomTaken,
+    SliceChanged,
     Tick,
 )
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
@@ -34,6 +35,7 @@ from kvbudget.units import Blocks, Tokens
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
 _TICK = Tick()
 _NOWHERE: frozenset[str] = frozenset()
+_ROOM_CHANGED = (CapacityChanged, SliceChanged)
 _MOST_MOVES = 64  # for one event: a recheck soon goes on
 
 
@@ -156,7 +158,9 @@ class Fleet:
             return [*due, self._refused(event, Refusal.UNKNOWN_MODEL, now_ns, since_ns)]  # nor may one unseen
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
-            return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]
+            lost = any(member.gate.ledger_lost for member in (*own, *standing_in))
+            refusal = Refusal.LEDGER_LOST if lost else Refusal.NO_BACKEND
+            return [*due, self._refused(event, refusal, now_ns, since_ns)]
         return due + self._give(able, event, avoid, now_ns, since_ns)
 
     def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:
@@ -285,7 +289,7 @@ class Fleet:
                 return self._up_or_down(member, event, now_ns)
             case _:
                 commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
-                return commands + (self._after(member, now_ns) if isinstance(event, CapacityChanged) else [])
+                return commands + (self._after(member, now_ns) if isinstance(event, _ROOM_CHANGED) else [])
 
     def heard(self, request_id: str, heard: Heard, now_ns: int, at: Member | None = None) -> list[Command]:
         """How a forwarded request ended, before its Ended is pushed. `at`: the instance that it was sent to, where that

@@ -1,0 +1,196 @@
+"""Decides how much of each account every gate may promise: never more in all than there is.
+
+A branch (one life of one gate) has a slice of each account until its lease runs out; only its own calls renew that.
+
+1. What a branch keeps is its slice from then on; the rest is free for others. A bank that lost its memory takes a
+   branch at its word, as far as there is room.
+2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
+   for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard of for
+   ASK_MS does so no more.
+3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
+4. After a failure that may have struck all (no branch is left, and not all have left by themselves; or the memory is
+   new) nothing is granted but by rule 1, until all that may live were heard.
+
+The sum of all slices that the bank has granted is at least what branches go by, whatever is lost, late or repeated:
+a branch lowers its slice before it says so, and raises it only by the answer to its last call (`gate.bank.branch`).
+The clock is the bank's own; that of a branch need only go as fast, give or take DRIFT.
+
+This is the reference. `edge.bank` does the same inside of Valkey or Redis, and one suite of tests goes over both.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
+
+ASK_MS: Final = 1000
+
+
+@dataclass(slots=True)
+class _Held:
+    """One account of one branch."""
+
+    limit: int
+    granted: int
+    needs: int
+    promised: int
+
+
+@dataclass(slots=True)
+class _Branch:
+    """One branch, by its last call."""
+
+    number: int
+    expires_ms: int
+    held: dict[str, _Held]
+    # (priority, since when it waits, name), while it asks
+    rank: tuple[int, int, str] | None = None
+    ask_until_ms: int = 0
+
+    def asks(self, now_ms: int) -> bool:
+        return self.rank is not None and now_ms < self.ask_until_ms
+
+
+@dataclass(slots=True)
+class Bank:
+    """All accounts of one pool. `settling_until_ms`: from a start without memory, until all leases of before are over."""
+
+    settling_until_ms: int = 0
+    _branches: dict[str, _Branch] = field(default_factory=dict)
+    _lost: bool = False  # somebody's lease ran out, and it has not been heard of since everybody else's did
+
+    def call(self, call: Call, now_ms: int) -> tuple[Answer | None, list[str]]:
+        """Take in a call; returns the answer, None to one that is out of date, and the branches that should call soon:
+        they can have what they asked for, or have what another one lacks."""
+        self._expire(now_ms, call.lease_ms)
+        branch = self._branches.get(call.branch)
+        if branch is not None and call.number <= branch.number:
+            return None, []
+        known = branch is not None
+        if call.leaves:
+            self._branches.pop(call.branch, None)
+            return Answer(call.number, known, False, False, len(self._branches), {}), self._servable(now_ms)
+        if branch is None:
+            branch = self._branches[call.branch] = _Branch(call.number, 0, {})
+        branch.number, branch.expires_ms = call.number, now_ms + call.lease_ms
+        self._keep(branch, call.lines)
+        settling = now_ms < self.settling_until_ms
+        asked_before = branch.asks(now_ms)
+        lacks = self._ask(call, branch, now_ms, settling=settling)
+        short = any(other.asks(now_ms) for name, other in self._branches.items() if name != call.branch)
+        if not (lacks or short or settling):
+            self._lend(branch, call.lines)
+        woken = self._servable(now_ms)
+        if lacks and not asked_before:
+            woken += [name for name in self._idle(call.branch, lacks) if name not in woken]
+        return self._answer(call, known=known, short=short, settling=settling), woken
+
+    def granted(self, account: str) -> int:
+        """What all branches have together."""
+        return sum([one.held[account].granted for one in self._branches.values() if account in one.held])
+
+    def slice_of(self, branch: str, account: str) -> int:
+        """What one branch has by the bank's reckoning."""
+        one = self._branches.get(branch)
+        return 0 if one is None or account not in one.held else one.held[account].granted
+
+    # Who is there
+
+    def _expire(self, now_ms: int, lease_ms: int) -> None:
+        before = len(self._branches)
+        self._branches = {name: one for name, one in self._branches.items() if now_ms < one.expires_ms}
+        if len(self._branches) < before:
+            self._lost = True
+        if self._branches:
+            self._lost = False  # the others had time to say what they keep
+        elif self._lost:
+            self._lost = False
+            self.settling_until_ms = max(self.settling_until_ms, now_ms + lease_ms // 2)
+
+    def _free(self, account: str) -> int:
+        """What is not granted; below 0 after there was more. Limits differ while a change is not known to all: the
+        least holds; one who knows of none (0) says nothing of it."""
+        limits = [one.held[account].limit for one in self._branches.values() if account in one.held]
+        return min([limit for limit in limits if limit > 0], default=0) - self.granted(account)
+
+    # What one keeps, asks for and is lent
+
+    def _keep(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
+        before = branch.held
+        branch.held = {line.account: _Held(line.limit, 0, line.needs, line.promised) for line in lines}
+        for line in lines:
+            had = before[line.account].granted if line.account in before else 0
+            held = branch.held[line.account]
+            # Beyond what it had: only if this memory is older than its own.
+            held.granted = min(line.keeps, had)
+            held.granted += min(line.keeps - held.granted, max(0, self._free(line.account)))
+
+    def _ask(self, call: Call, branch: _Branch, now_ms: int, *, settling: bool) -> list[str]:
+        """Grants what it needs if that may be; returns the accounts in which it lacks something after all."""
+        lacks = [line for line in call.lines if line.needs > branch.held[line.account].granted]
+        rank = (call.priority, now_ms - call.waited_ms, call.branch)
+        if lacks and not settling and all(self._is_free_for(line, branch, rank, now_ms) for line in lacks):
+            for line in lacks:
+                branch.held[line.account].granted = line.needs
+            lacks = []
+        branch.rank = rank if lacks else None
+        branch.ask_until_ms = now_ms + ASK_MS
+        return [line.account for line in lacks]
+
+    def _is_free_for(self, line: Line, branch: _Branch, rank: tuple[int, int, str], now_ms: int) -> bool:
+        missing = line.needs - branch.held[line.account].granted
+        return missing <= self._free(line.account) - self._asked_before(line.account, rank, now_ms)
+
+    def _asked_before(self, account: str, rank: tuple[int, int, str], now_ms: int) -> int:
+        """What those who come first lack."""
+        return sum(
+            [
+                max(0, other.held[account].needs - other.held[account].granted)
+                for other in self._branches.values()
+                if other.asks(now_ms) and other.rank is not None and other.rank < rank and account in other.held
+            ]
+        )
+
+    def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
+        for line in lines:
+            held = branch.held[line.account]
+            part = max(0, self._free(line.account)) // (1 + len(self._branches))
+            held.granted += max(0, min(line.wants - held.granted, part))
+
+    # Who should call
+
+    def _servable(self, now_ms: int) -> list[str]:
+        """Those who asked and would get it now, the first first."""
+        asking = [(one.rank, name) for name, one in self._branches.items() if one.rank is not None and one.asks(now_ms)]
+        if now_ms < self.settling_until_ms:
+            return []
+        servable: list[str] = []
+        taken: dict[str, int] = {}
+        for _, name in sorted(asking):
+            lacking = {
+                account: held.needs - held.granted
+                for account, held in self._branches[name].held.items()
+                if held.needs > held.granted
+            }
+            if all(missing <= self._free(account) - taken.get(account, 0) for account, missing in lacking.items()):
+                servable.append(name)
+            for account, missing in lacking.items():
+                taken[account] = taken.get(account, 0) + missing
+        return servable
+
+    def _idle(self, asking: str, accounts: list[str]) -> list[str]:
+        """Those who have more than they said that they need, of what one lacks."""
+        return [
+            name
+            for name, one in self._branches.items()
+            if name != asking
+            and any(account in one.held and one.held[account].granted > one.held[account].needs for account in accounts)
+        ]
+
+    def _answer(self, call: Call, *, known: bool, short: bool, settling: bool) -> Answer:
+        slices: dict[str, Slice] = {}
+        for line in call.lines:
+            others = [one for name, one in self._branches.items() if name != call.branch and line.account in one.held]
+            elsewhere = sum([one.held[line.account].promised for one in others])
+            slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
+        return Answer(call.number, known, short, settling, len(self._branches), slices)
