@@ -5,8 +5,8 @@ A branch (one life of one gate) has a slice of each account until its lease runs
 1. What a branch keeps is its slice from then on; the rest is free for others. A bank that lost its memory takes a
    branch at its word, as far as there is room.
 2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
-   for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard of for
-   ASK_MS does so no more.
+   for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard
+   of for ASK_MS does so no more.
 3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
 4. After a failure that may have struck all (no branch is left, and not all have left by themselves; or the memory is
    new) nothing is granted but by rule 1, until all that may live were heard.
@@ -53,7 +53,7 @@ class _Branch:
 
 @dataclass(slots=True)
 class Bank:
-    """All accounts of one pool. `settling_until_ms`: from a start without memory, until all leases of before are over."""
+    """All accounts of one pool. `settling_until_ms`: after a start without memory, until all old leases are over."""
 
     settling_until_ms: int = 0
     _branches: dict[str, _Branch] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a gate and the bank tell each other: figures as a whole, never changes, so that a message may be lost or come twice.
+"""What a gate and the bank tell each other: whole figures, never changes, so that any may be lost or come twice.
 
 Every figure is of one account: what is shared out, such as the blocks of a pool. Amounts are whole numbers in the unit
 of the account.
