@@ -13,7 +13,8 @@ from kvbudget.edge.bank.store import LedgerError
 
 # hiredis gives bytes, whole numbers, None, lists, dicts (RESP3) and ReplyError objects.
 Reply = object
-Pushed = Callable[[list[object]], None]
+Pushed = Callable[["Connection", list[object]], None]  # what the server says unasked (RESP3)
+
 
 _NO_MORE: Final = object()
 _MOST_REPLY_BYTES: Final = 1 << 20  # ours are a few hundred; more is not what we asked for
@@ -23,7 +24,7 @@ class Connection(asyncio.Protocol):
     """One open connection. What is sent in one turn of the loop is written at once."""
 
     def __init__(self, place: str, timeout_s: float, pushed: Pushed) -> None:
-        """`place`: for errors. `pushed`: gets what the server says unasked (RESP3)."""
+        """`place`: for errors. `pushed`: hears what the server says unasked."""
         self.place = place
         self.lost: LedgerError | None = None
         self.channels: set[bytes] = set()  # subscribed to
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
             if reply and reply[0] in (b"subscribe", b"ssubscribe"):
                 reply = list(reply)  # the answer to our own command
             else:
-                self._pushed(reply)
+                self._pushed(self, reply)
                 return
         if not self._waiting:
             self.close(self._error(f"says {str(reply)[:80]!r} unasked", "the gate connects again by itself"))

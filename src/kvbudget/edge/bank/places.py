@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from kvbudget.edge.bank.client import Pushed
+from kvbudget.edge.bank.client import Connection, Pushed
 from kvbudget.edge.bank.link import Access, Link, Place, Server, ask, dial, run_id_in
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.edge.bank.urls import LedgerAddress, Login
@@ -172,5 +172,5 @@ class Cluster:
         return link
 
 
-def _ignored(_pushed: list[object]) -> None:
+def _ignored(_connection: Connection, _pushed: list[object]) -> None:
     """A Sentinel says nothing that was not asked for."""

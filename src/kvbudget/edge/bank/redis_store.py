@@ -26,10 +26,7 @@ A wake-up is a hint, and may be lost: who asks calls again by himself.
 """
 
 import asyncio
-from collections.abc import Callable
-from hashlib import sha1
-from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Final
 
 import hiredis
 
@@ -37,41 +34,24 @@ from kvbudget.edge.bank.client import Connection, Reply
 from kvbudget.edge.bank.link import Link, Place, Server
 from kvbudget.edge.bank.places import servers_of
 from kvbudget.edge.bank.refusals import refusal
+from kvbudget.edge.bank.script import SCRIPT, SHA, Keys, answer_of, arguments, keys_of, names_in
 from kvbudget.edge.bank.store import LedgerError, Woken, not_heeded
 from kvbudget.edge.bank.urls import LedgerAddress
 from kvbudget.errors import BadValueError
-from kvbudget.gate.bank.terms import Answer, Call, Slice
+from kvbudget.gate.bank.terms import Answer, Call
 
-_SCRIPT: Final = files("kvbudget.edge.bank").joinpath("bank.lua").read_bytes()
-_SHA: Final = sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 _MOST_HOPS: Final = 5  # of a pool that is being moved
-
-
-class _Keys(NamedTuple):
-    """Of one pool."""
-
-    pool: str
-    bank: bytes
-    channel: bytes
 
 
 class RedisStore:
     """Banks in a server that several processes share."""
 
-    def __init__(
-        self,
-        address: LedgerAddress,
-        *,
-        timeout_s: float,
-        woken: Woken = not_heeded,
-        wall_ms: Callable[[], int] | None = None,
-    ) -> None:
-        """`timeout_s`: how long an answer, and a connection, is waited for. `wall_ms`: of tests, instead of TIME."""
+    def __init__(self, address: LedgerAddress, *, timeout_s: float, woken: Woken = not_heeded) -> None:
+        """`timeout_s`: how long an answer, and a connection, is waited for."""
         self.woken = woken
         self._address = address
-        self._wall_ms = wall_ms
-        self._servers = servers_of(address, timeout_s, _SCRIPT, self._pushed)
-        self._keys: dict[str, _Keys] = {}
+        self._servers = servers_of(address, timeout_s, SCRIPT, self._pushed)
+        self._keys: dict[str, Keys] = {}
         self._pools: dict[bytes, str] = {}  # by channel
         self._own: set[tuple[str, str]] = set()  # (pool, branch): of those that call here
 
@@ -99,47 +79,33 @@ class RedisStore:
                 server = link.now() or await link.ready()
                 reply = await self._ask(server, keys, call, asking=asking)
                 if not isinstance(reply, hiredis.ReplyError):
-                    return _answer(call, reply, server.connection)
-                redirected, asking = self._redirected(pool, str(reply), server.connection)
-                link = redirected
+                    return _checked(call, reply, server.connection)
+                link, asking = self._redirected(pool, str(reply), server.connection)
         except LedgerError:
             self._servers.failed(pool)
             raise
         raise LedgerError(f"ledger {self.address}: pool {pool!r} is moved about", fix="the gate tries again by itself")
 
-    async def _ask(self, server: Server, keys: _Keys, call: Call, *, asking: bool) -> Reply:
+    async def _ask(self, server: Server, keys: Keys, call: Call, *, asking: bool) -> Reply:
         connection = server.connection
+        parts = arguments(keys, self._servers.publish, server.run_id, call)
         if keys.channel not in connection.channels:
-            subscribed = connection.send(self._servers.subscribe, keys.channel)
-        else:
-            subscribed = None
-        if asking:
-            connection.send(b"ASKING").add_done_callback(_let_go)
-        parts = self._parts(server, keys, call)
-        replied = connection.send(b"EVALSHA", _SHA, *parts)
-        if subscribed is not None:
-            confirmed = await subscribed
-            if not isinstance(confirmed, hiredis.ReplyError):
+            subscribed = await connection.send(self._servers.subscribe, keys.channel)
+            if not isinstance(subscribed, hiredis.ReplyError):
                 connection.channels.add(keys.channel)
-            elif not str(confirmed).startswith(("MOVED", "ASK")):
-                replied.add_done_callback(_let_go)
-                raise self._refusal(connection, str(confirmed))
-        reply = await replied
+            elif not asking:
+                return subscribed  # MOVED, or not allowed
+        reply = await self._run(connection, b"EVALSHA", SHA, parts, asking=asking)
         if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-            if asking:
-                connection.send(b"ASKING").add_done_callback(_let_go)
-            reply = await connection.send(b"EVAL", _SCRIPT, *parts)
+            return await self._run(connection, b"EVAL", SCRIPT, parts, asking=asking)
         return reply
 
-    def _parts(self, server: Server, keys: _Keys, call: Call) -> list[bytes | int | str]:
-        wall: bytes | int = b"" if self._wall_ms is None else self._wall_ms()
-        parts: list[bytes | int | str] = [
-            1, keys.bank, keys.channel, self._servers.publish, server.run_id, wall,
-            call.branch, call.number, call.lease_ms, call.priority, call.waited_ms, int(call.leaves),
-        ]  # fmt: skip
-        for line in call.lines:
-            parts += line
-        return parts
+    async def _run(
+        self, connection: Connection, command: bytes, script: bytes, parts: list[bytes | int | str], *, asking: bool
+    ) -> Reply:
+        if asking:
+            connection.send(b"ASKING").add_done_callback(_let_go)
+        return await connection.send(command, script, *parts)
 
     def _redirected(self, pool: str, text: str, connection: Connection) -> tuple[Link, bool]:
         """After an error of the script: the link to ask next, and whether with ASKING."""
@@ -151,17 +117,13 @@ class RedisStore:
                 link = self._servers.moved(pool, Place(host, int(port)), for_good=code == "MOVED")
                 if link is not None:
                     return link, code == "ASK"
-        raise self._refusal(connection, text)
-
-    def _refusal(self, connection: Connection, text: str) -> LedgerError:
         error, leave = refusal(connection.place, text)
         if leave:
             connection.close(error)
-        return error
+        raise error
 
-    def _new_pool(self, pool: str) -> _Keys:
-        tag = f"kvbudget:{{{self._address.name}/{pool}}}:"
-        keys = self._keys[pool] = _Keys(pool, f"{tag}bank".encode(), f"{tag}wake".encode())
+    def _new_pool(self, pool: str) -> Keys:
+        keys = self._keys[pool] = keys_of(self._address.name, pool)
         self._pools[keys.channel] = pool
         return keys
 
@@ -173,40 +135,28 @@ class RedisStore:
                 raise BadValueError(f"branch {call.branch!r}", fix="give it a name that can be printed")
             self._own.add((pool, call.branch))
 
-    def _pushed(self, pushed: list[object]) -> None:
+    def _pushed(self, connection: Connection, pushed: list[object]) -> None:
         match pushed:
             case [b"message" | b"smessage", bytes(channel), bytes(names)] if channel in self._pools:
                 pool = self._pools[channel]
-                for name in names.decode(errors="replace").split("\n"):
+                for name in names_in(names):
                     if (pool, name) in self._own:
                         self.woken(pool, name)
+            case [b"sunsubscribe", bytes(channel), *_]:  # its slot has moved to another node
+                connection.channels.discard(channel)
             case _:
                 pass
 
 
-def _answer(call: Call, reply: Reply, connection: Connection) -> Answer | None:
-    if reply is None:
-        return None
-    lines = () if call.leaves else call.lines
-    match reply:
-        case [bytes(branch), call.number, known, short, settling, int(branches), *figures] if (
-            branch == call.branch.encode() and len(figures) == 2 * len(lines)
-        ):
-            pairs = zip(lines, figures[::2], figures[1::2], strict=True)
-            slices = {line.account: Slice(_whole(granted), _whole(elsewhere)) for line, granted, elsewhere in pairs}
-            return Answer(call.number, known == 1, short == 1, settling == 1, branches, slices)
-    error = LedgerError(f"ledger {connection.place}: answers another call: {str(reply)[:80]}", fix="report this")
-    connection.close(error)
-    raise error
+def _checked(call: Call, reply: Reply, connection: Connection) -> Answer | None:
+    try:
+        return answer_of(call, reply)
+    except LedgerError as error:
+        connection.close(error)  # whatever else waits there may get somebody else's answer as well
+        raise
 
 
 def _let_go(future: asyncio.Future[Reply]) -> None:
     """An outcome that nobody waits for is fetched, so that the loop does not complain."""
     if not future.cancelled():
         future.exception()
-
-
-def _whole(figure: object) -> int:
-    if not isinstance(figure, int):
-        raise LedgerError(f"ledger: {str(figure)[:80]} is no whole number", fix="report this")
-    return figure
