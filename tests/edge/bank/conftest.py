@@ -9,7 +9,6 @@ from typing import Protocol
 
 import hiredis
 import pytest
-from ledger_servers import KINDS, Server, running
 
 from kvbudget.edge.bank.client import Connection
 from kvbudget.edge.bank.link import Access, Place, ask, dial
@@ -17,6 +16,7 @@ from kvbudget.edge.bank.memory import MemoryStore
 from kvbudget.edge.bank.script import SCRIPT, SHA, answer_of, arguments, keys_of, names_in
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.gate.bank.terms import Answer, Call
+from ledger_servers import KINDS, Server, running
 
 LEASE_MS = 3000
 _POOLS = itertools.count()
@@ -138,4 +138,3 @@ def bank(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> It
     made: Banker = InMemory() if request.param == "memory" else InServer(servers(request.param))
     yield made
     made.close()
-

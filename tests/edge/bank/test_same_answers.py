@@ -72,9 +72,7 @@ class SameAnswers(RuleBasedStateMachine):
         priority: int,
         waited_ms: int,
     ) -> None:
-        lines = tuple(
-            Line(account, limit, *some) for account, some in zip(sorted(accounts), figures, strict=False)
-        )
+        lines = tuple(Line(account, limit, *some) for account, some in zip(sorted(accounts), figures, strict=False))
         number = self.numbers.get(branch, 0) + step
         self._called(Call(branch, number, lease_ms, lines, priority, waited_ms))
 
