@@ -57,6 +57,9 @@ class Talk:
             self._reader.feed(data)
         return reply
 
+    def timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         self._socket.close()
 
