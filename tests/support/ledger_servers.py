@@ -123,6 +123,10 @@ class Server:
             raise
         return dialled
 
+    def talk(self) -> Talk:
+        """A connection for several commands."""
+        return Talk(self)
+
     def ask(self, *parts: str | bytes | int) -> Any:
         """One command on a connection of its own."""
         talk = Talk(self)
