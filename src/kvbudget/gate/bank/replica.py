@@ -130,7 +130,7 @@ class Replica:
         ask = self._coming or self._first_waiting(now_ns)
         ledger = gate.ledger
         blocks, sequences = gate.promised_blocks(), ledger.sequences
-        needs_blocks, needs_sequences = blocks, sequences
+        needs_blocks, needs_sequences = int(blocks), sequences
         if ask is not None:
             needs_blocks, needs_sequences = max(blocks, ask.blocks), max(sequences, ask.sequences)
         alone = not blocks and not branch.elsewhere.get(BLOCKS, 0)  # then what others took of it is not our business
