@@ -53,6 +53,7 @@ ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.LOGPROBS_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
+    Refusal.LEDGER_LOST: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
 }
 
@@ -141,6 +142,11 @@ class Refuser:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
             case Refusal.COUNT_FAILED:
                 return "The prompt's tokens could not be counted just now; please try again shortly."
+            case Refusal.LEDGER_LOST:
+                return (
+                    f"The ledger that the gates of pool {self._pool_name!r} share does not answer, so nothing may be "
+                    "promised; please try again shortly."
+                )
             case Refusal.NO_BACKEND:
                 return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
 
