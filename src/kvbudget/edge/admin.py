@@ -118,7 +118,7 @@ GAUGES = {
         "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
     ),
     "kvbudget_ledger_reserved_blocks": "Blocks promised by all gates over this pool, others' by their last word.",
-    "kvbudget_slice_blocks": "Blocks that this gate may promise now: all but the margin, or its slice of a shared pool.",
+    "kvbudget_slice_blocks": "Blocks that this gate may promise: all but the margin, or its slice of a shared pool.",
     "kvbudget_ledger_up": "0 while the shared ledger has not answered for a lease, else 1.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",

@@ -142,13 +142,10 @@ class Refuser:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
             case Refusal.COUNT_FAILED:
                 return "The prompt's tokens could not be counted just now; please try again shortly."
-            case Refusal.LEDGER_LOST:
-                return (
-                    f"The ledger that the gates of pool {self._pool_name!r} share does not answer, so nothing may be "
-                    "promised; please try again shortly."
-                )
-            case Refusal.NO_BACKEND:
-                return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
+            case Refusal.NO_BACKEND | Refusal.LEDGER_LOST:
+                lost = reject.refusal is Refusal.LEDGER_LOST
+                what = "ledger that the gates share for" if lost else "engine behind"
+                return f"The {what} pool {self._pool_name!r} is not available now; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
         if reject.refusal is Refusal.TENANT_TOO_LARGE:

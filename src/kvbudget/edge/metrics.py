@@ -142,6 +142,6 @@ class GateMetrics(Collector):
         )
         yield CounterMetricFamily(
             "kvbudget_ledger_errors",
-            "Calls of a shared ledger that failed; and misuses of the own one, each of which is a bug.",
+            "Calls of a shared ledger that failed; and misuses of our own, each of which is a bug.",
             self.ledger_errors,
         )

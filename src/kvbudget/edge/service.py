@@ -119,7 +119,8 @@ class ServiceSettings:
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: ServiceSettings, store: BankStore | None = None) -> None:
+        """`store`: the shared ledger, in place of the one that the settings name."""
         self.settings = settings
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
         engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
@@ -159,7 +160,9 @@ class GateService:
         self.use_api_keys()
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         lease_ns = int(settings.lease_seconds * 1e9)
-        self._store = None if settings.ledger == "memory" else store_from_url(settings.ledger, lease_ns=lease_ns)
+        if store is None and settings.ledger != "memory":
+            store = store_from_url(settings.ledger, lease_ns=lease_ns)
+        self._store = store
         if self._store is not None:
             self._share(self._store, lease_ns)
         self._data_plane: HttpServer | None = None
@@ -344,9 +347,11 @@ class GateService:
         return backend, body if model is None else renamed(body, model, backend.own_name(model))
 
 
-async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:
+async def start_service(
+    settings: ServiceSettings, *, look_for_s: float = 10.0, store: BankStore | None = None
+) -> GateService:
     """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
-    service = GateService(settings)
+    service = GateService(settings, store)
     try:
         await service.start()
         began = time.monotonic()

@@ -65,7 +65,7 @@ class Branch:
             if not lost:
                 slices[stand.account] = keeps
             wants = stand.needs if self.short else stand.needs + stand.reserve
-            lines.append(Line(stand.account, stand.limit, keeps, max(stand.needs, keeps), max(wants, keeps),
+            lines.append(Line(stand.account, stand.limit, keeps, max(stand.needs, stand.promised), max(wants, keeps),
                               stand.promised))  # fmt: skip
         self.slices = slices
         self._number += 1
