@@ -48,6 +48,7 @@ class Store:
         self.ledger = ledger
         self.woken: Callable[[str, str], None] = lambda pool, branch: None
         self.away = False
+        self.address = "here"
 
     async def start(self) -> None:
         pass
