@@ -15,6 +15,7 @@ from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls
 TIDY_NS: Final = 50_000_000  # by then the bank knows of what changed while nothing was short
+BEAT_NS: Final = 10**9  # so often at least: what others have promised is told that old
 BACK_OFF_NS: Final = 100_000_000  # after a call that failed
 ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # What is kept at hand for those who come next, as a part of what is promised and of all there is. More means fewer
@@ -170,7 +171,7 @@ class Replica:
         ]
         self._told = self._state()
         self._last_ns = now_ns
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else branch.lease_ns // 3)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else min(branch.lease_ns // 3, BEAT_NS))
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
         return branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
