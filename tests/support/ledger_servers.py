@@ -134,9 +134,7 @@ class Server:
 
 
 @contextmanager
-def running(
-    kind: str, folder: Path, options: Sequence[str] = (), *, port: int = 0, mode: str = ""
-) -> Iterator[Server]:
+def running(kind: str, folder: Path, options: Sequence[str] = (), *, port: int = 0, mode: str = "") -> Iterator[Server]:
     """A server that has ended when the block ends."""
     folder.mkdir(exist_ok=True)
     server = Server(kind, folder, options, port=port, mode=mode)

@@ -142,12 +142,14 @@ class Bank:
         return missing <= self._free(line.account) - self._asked_before(line.account, rank, now_ms)
 
     def _asked_before(self, account: str, rank: tuple[int, int, str], now_ms: int) -> int:
-        """What those who come first lack."""
+        """What those who come first lack. Not oneself: one's own last question may have been of higher rank, if only
+        because a call took longer this time."""
         return sum(
             [
                 max(0, other.held[account].needs - other.held[account].granted)
-                for other in self._branches.values()
-                if other.asks(now_ms) and other.rank is not None and other.rank < rank and account in other.held
+                for name, other in self._branches.items()
+                if name != rank[2] and other.asks(now_ms) and other.rank is not None and other.rank < rank
+                if account in other.held
             ]
         )
 
