@@ -115,12 +115,13 @@ class CapacityChanged(NamedTuple):
 
 class SliceChanged(NamedTuple):
     """Several gates promise out of the same pool: this one may promise so many blocks and sequences until `until_ns`,
-    and nothing from then on (`gate.bank`). `elsewhere`: what the others have promised."""
+    and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised."""
 
     blocks: Blocks
     sequences: int
     until_ns: int
     elsewhere: Blocks
+    sequences_elsewhere: int = 0
 
 
 class BackendChanged(NamedTuple):

@@ -156,7 +156,8 @@ class Gate:
         if now_ns >= self._slice_until_ns:
             self._slice_until_ns = _FOR_EVER_NS
             self.ledger_lost = True
-            self.promises.slice_changed(Blocks(0), 0, self.promises.elsewhere_blocks)
+            promises = self.promises
+            promises.slice_changed(Blocks(0), 0, promises.elsewhere_blocks, promises.elsewhere_sequences)
             self.fairness.pool_changed()
         return now_ns
 
@@ -381,7 +382,9 @@ class Gate:
     def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
-        more = self.promises.slice_changed(event.blocks, event.sequences, event.elsewhere)
+        more = self.promises.slice_changed(
+            event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere
+        )
         self.fairness.pool_changed()
         return self._tick(_TICK, now_ns, look=more and bool(self.queue))
 

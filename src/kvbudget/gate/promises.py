@@ -52,6 +52,7 @@ class Promises:
         self._shown: Blocks | None = None
         self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
         self.elsewhere_blocks = Blocks(0)  # promised by other gates before the same pool (`gate.bank`)
+        self.elsewhere_sequences = 0
         self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
@@ -261,11 +262,14 @@ class Promises:
         self._told_free = None
         return blocks < before
 
-    def slice_changed(self, blocks: Blocks, sequences: int, elsewhere: Blocks) -> bool:
+    def slice_changed(
+        self, blocks: Blocks, sequences: int, elsewhere: Blocks, elsewhere_sequences: int
+    ) -> bool:
         """Of a pool that several share, so much is ours; whether that is more than before."""
         ledger = self._ledger
         more = blocks > (ledger.slice_blocks or 0) or sequences > (self._slice_sequences or 0)
         self._slice_sequences, self.elsewhere_blocks = sequences, elsewhere
+        self.elsewhere_sequences = elsewhere_sequences
         if blocks != ledger.slice_blocks:
             ledger.allow(blocks)
         self._told_free = None

@@ -93,9 +93,11 @@ class Branch:
         self.short, self.settling, self.branches = answer.short, answer.settling, answer.branches
         return True
 
-    def failed(self) -> None:
-        """The call was not answered, and nobody waits for that any more; it may have been heard all the same."""
-        self._sent_ns = None
+    def failed(self, number: int | None = None) -> None:
+        """The last call was not answered, and nobody waits for that any more; it may have been heard all the same.
+        `number`: only if it is the last."""
+        if number is None or number == self._number:
+            self._sent_ns = None
 
     def _keeps(self, stand: Stand) -> int:
         """Of its slice: all of it, unless it has far more than it needs. Where somebody else lacks something, only what

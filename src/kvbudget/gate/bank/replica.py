@@ -4,6 +4,7 @@ Each driver (gateway, simulator, tests) asks `due` after what it gave the gate, 
 the answer to `heard`. While nothing is short that is a few calls a second; when requests wait, with every change.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
@@ -14,6 +15,7 @@ from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls
 TIDY_NS: Final = 50_000_000  # by then the bank knows of what changed while nothing was short
+BACK_OFF_NS: Final = 100_000_000  # after a call that failed
 ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # What is kept at hand for those who come next, as a part of what is promised and of all there is. More means fewer
 # calls, and more that lies idle until another gate's lack is known.
@@ -41,6 +43,7 @@ class Replica:
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
         self._told: tuple[int, str, bool] | None = None
+        self._not_before_ns = now_ns
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
@@ -50,7 +53,7 @@ class Replica:
     def next_wake_ns(self) -> int:
         """When to ask `due` again, if nothing happens before."""
         since_ns = self.branch.waits_since_ns
-        return self._next_ns if since_ns is None else since_ns + self._retry_ns
+        return max(self._next_ns, self._not_before_ns) if since_ns is None else since_ns + self._retry_ns
 
     @property
     def promised_elsewhere(self) -> Blocks:
@@ -74,25 +77,41 @@ class Replica:
         if told != self._told:
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
-        return self._call(now_ns) if now_ns >= self._next_ns else None
+        return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
-        if self.branch.waits_since_ns is not None:
+        if self.branch.waits_since_ns is not None or now_ns < self._not_before_ns:
             self._told = None  # as soon as that one is answered
             return None
         self.branch.short = True
         return self._call(now_ns)
 
-    def lacks(self, event: Arrived, now_ns: int) -> Call | None:
-        """The call to make before one who comes is given to the gate: it would have to wait for no other reason than
-        that our slice is small."""
-        gate, branch = self.gate, self.branch
-        if branch.waits_since_ns is not None or branch.short or branch.settling or gate.queue:
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call is under way."""
+        return self.branch.waits_since_ns is not None
+
+    def lacks_slice(self, event: Arrived, now_ns: int) -> bool:
+        """Whether one who comes would have to wait for no other reason than that our slice is small, and more of the
+        pool may be had at once."""
+        branch = self.branch
+        if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
+            return False
+        return _ask_of(self.gate, event, now_ns) is not None
+
+    def call_for(self, events: Sequence[Arrived], now_ns: int) -> Call | None:
+        """The call to make before these are given to the gate; None if that would be in vain."""
+        if self.is_calling or not self.lacks_slice(events[0], now_ns):
             return None
-        ask = _ask_of(gate, event, now_ns)
-        if ask is None:
-            return None
+        ask = _ask_of(self.gate, events[0], now_ns)
+        for event in events[1:]:
+            resolved = self.gate.resolver.resolve(event)
+            if ask is not None and isinstance(resolved, tuple):
+                footprint, peak_blocks = resolved
+                ask = ask._replace(
+                    blocks=ask.blocks + peak_blocks, sequences=ask.sequences + footprint.total_sequences
+                )
         self._coming = ask
         call = self._call(now_ns)
         self._coming = None
@@ -104,6 +123,19 @@ class Replica:
             return None
         return self._slice()
 
+    def failed(self, call: Call, now_ns: int) -> None:
+        """A call was not answered; the next one is made after a pause."""
+        self.branch.failed(call.number)
+        self._next_ns = self._not_before_ns = now_ns + BACK_OFF_NS
+
+    def alone(self, now_ns: int) -> SliceChanged:
+        """What to go by without a bank, if that is wanted: an equal part of the pool. The parts of all gates are no
+        more than the pool, but what they have promised so far may be."""
+        parts = max(1, self.branch.branches)
+        until_ns = now_ns + 2 * (BACK_OFF_NS + self._retry_ns)
+        blocks = Blocks(self.gate.ledger.pool_blocks // parts)
+        return SliceChanged(blocks, self.gate.config.max_num_seqs // parts, until_ns, self.promised_elsewhere)
+
     def leave(self, now_ns: int) -> Call:
         """The last call: everything is given up. Nobody may live any more."""
         return self.branch.leave(now_ns)
@@ -111,14 +143,14 @@ class Replica:
     @property
     def overdrawn_blocks(self) -> int:
         """More is promised than the bank gave back to one that it had forgotten: so many blocks have to be freed."""
-        branch = self.branch
-        promised = self.gate.promised_blocks()
-        return max(0, promised - branch.slices.get(BLOCKS, 0)) if not branch.settling else 0
+        return max(0, self.gate.promised_blocks() - self.branch.slices.get(BLOCKS, 0))
 
     def _slice(self) -> SliceChanged:
         slices = self.branch.slices
         blocks, sequences = Blocks(slices.get(BLOCKS, 0)), slices.get(SEQUENCES, 0)
-        return SliceChanged(blocks, sequences, self.branch.until_ns, self.promised_elsewhere)
+        return SliceChanged(
+            blocks, sequences, self.branch.until_ns, self.promised_elsewhere, self.sequences_elsewhere
+        )
 
     def _state(self) -> tuple[int, str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
