@@ -208,6 +208,17 @@ class Gate:
         """Blocks that are not promised."""
         return self.promises.free_blocks(self._now_ns)
 
+    def slice_at(self, now_ns: int) -> tuple[int, int]:
+        """(blocks, sequences) that may be promised of a pool that several gates share, at a time not before the last
+        event."""
+        return self.promises.slice if now_ns < self._slice_until_ns and not self.ledger_lost else (0, 0)
+
+    def lower_slice(self, blocks: Blocks, sequences: int) -> None:
+        """At most so much of it may be promised from now on: the rest is about to be given back. Nobody gets in by
+        that, so nobody is looked at."""
+        self.promises.lower_slice(blocks, sequences, self._now_ns)
+        self.fairness.pool_changed()
+
     def first_waiting(self) -> Waiting | None:
         """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
         head = self.overtaking.head

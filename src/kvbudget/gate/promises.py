@@ -97,6 +97,11 @@ class Promises:
         most, ours = self._config.max_num_seqs, self._slice_sequences
         return most if ours is None else min(most, ours)
 
+    @property
+    def slice(self) -> tuple[int, int]:
+        """(blocks, sequences) that are ours to promise."""
+        return self._ledger.capacity_blocks, self._places
+
     def needed_of_pool(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
         """What all promises of this gate would need with this one, if the pool were its slice but for what others have
         promised, or all of it; None if it lacks room even so."""
@@ -274,6 +279,15 @@ class Promises:
             ledger.allow(blocks)
         self._told_free = None
         return more
+
+    def lower_slice(self, blocks: Blocks, sequences: int, now_ns: int) -> None:
+        """At most so much of it is ours from now on. What our promises need by now has to go on being enough."""
+        promised, ledger = self.blocks(now_ns), self._ledger
+        if not self.by_lengths:
+            self._shown = promised
+        self._slice_sequences = min(sequences, self._places)
+        if blocks < ledger.capacity_blocks:
+            ledger.allow(blocks)
 
     def pool_changed(self, *, still_holds: bool) -> None:
         """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""

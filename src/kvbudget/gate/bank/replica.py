@@ -42,7 +42,7 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[int, str, bool] | None = None
+        self._told: tuple[tuple[int, int, int], str, bool] | None = None
         self._not_before_ns = now_ns
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
@@ -152,10 +152,12 @@ class Replica:
             blocks, sequences, self.branch.until_ns, self.promised_elsewhere, self.sequences_elsewhere
         )
 
-    def _state(self) -> tuple[int, str, bool]:
+    def _state(self) -> tuple[tuple[int, int, int], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
-        return self.gate.ledger.changes, "" if head is None else head.arrived.request_id, head is not None
+        ledger = self.gate.ledger
+        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences
+        return living, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
@@ -174,10 +176,12 @@ class Replica:
         ]
         self._told = self._state()
         self._last_ns = now_ns
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else branch.lease_ns // 3)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else branch.lease_ns // 3)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        return branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        return call
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little
