@@ -168,14 +168,14 @@ class Rules:
             return
         _, _, name, head = min(heads)
         if name != self._first[0]:
-            self._first = (name, now_ns)
+            self._first, self._room_since_ns = (name, now_ns), None
         longest_ns = 200 * _MS + weather.most_new * 20 * _MS
         if now_ns - self._first[1] > 2 * longest_ns + 2 * _ROOM_SEEN_NS:
             self.broken(f"rule 6: {name} is the first of all that wait for {(now_ns - self._first[1]) / 1e9:.1f} s")
         promised = sum([life.gate.promised_blocks() for life in world.lives])
         sequences = sum([life.gate.ledger.sequences for life in world.lives])
         fits = promised + head.peak_blocks <= weather.pool_blocks and sequences < weather.max_num_seqs
-        if not fits or self._room_since_ns is None or name != self._first[0]:
+        if not fits or self._room_since_ns is None:
             self._room_since_ns = now_ns if fits else None
         elif now_ns - self._room_since_ns > _ROOM_SEEN_NS:
             waits = (now_ns - self._room_since_ns) / 1e9
