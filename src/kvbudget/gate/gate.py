@@ -158,7 +158,6 @@ class Gate:
             self.ledger_lost = True
             promises = self.promises
             promises.slice_changed(Blocks(0), 0, promises.elsewhere_blocks, promises.elsewhere_sequences)
-            self.fairness.pool_changed()
         return now_ns
 
     @property
@@ -217,7 +216,6 @@ class Gate:
         """At most so much of it may be promised from now on: the rest is about to be given back. Nobody gets in by
         that, so nobody is looked at."""
         self.promises.lower_slice(blocks, sequences, self._now_ns)
-        self.fairness.pool_changed()
 
     def first_waiting(self) -> Waiting | None:
         """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
@@ -394,9 +392,8 @@ class Gate:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
         more = self.promises.slice_changed(
-            event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere
+            event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere, event.yields_to
         )
-        self.fairness.pool_changed()
         return self._tick(_TICK, now_ns, look=more and bool(self.queue))
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
