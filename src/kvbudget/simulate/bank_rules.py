@@ -14,6 +14,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
+from kvbudget.gate.kept import SPREAD
 from kvbudget.gate.policies import Policy
 
 if TYPE_CHECKING:
@@ -162,11 +163,11 @@ class Rules:
             head = None if life.dead else life.gate.first_waiting()
             if head is not None:
                 since_ns = life.world_ns(head.since_ns)
-                heads.append((head.arrived.priority, since_ns, head.arrived.request_id, head))
+                heads.append((head.arrived.priority, since_ns, head.arrived.request_id, head, life))
         if not heads:
             self._room_since_ns = None
             return
-        _, _, name, head = min(heads)
+        _, _, name, head, life = min(heads)
         if name != self._first[0]:
             self._first, self._room_since_ns = (name, now_ns), None
         longest_ns = 200 * _MS + weather.most_new * 20 * _MS
@@ -174,6 +175,9 @@ class Rules:
             self.broken(f"rule 6: {name} is the first of all that wait for {(now_ns - self._first[1]) / 1e9:.1f} s")
         promised = sum([life.gate.promised_blocks() for life in world.lives])
         sequences = sum([life.gate.ledger.sequences for life in world.lives])
+        kept = life.gate.fairness.kept_from(head.arrived, life.own_ns(now_ns))  # of a more urgent class
+        if kept is not None:
+            promised, sequences = promised + int(kept.most(SPREAD)), sequences + int(kept.slots)
         fits = promised + head.peak_blocks <= weather.pool_blocks and sequences < weather.max_num_seqs
         if not fits or self._room_since_ns is None:
             self._room_since_ns = now_ns if fits else None

@@ -102,7 +102,7 @@ class World:
         ):
             for _ in range(count):
                 self._at(self._chance.randint(0, weather.storm_ns), kind)
-        quiet_since_ns = 0
+        quiet_since_ns = weather.calm_ns
         while True:
             at_ns, _, happens, details = heapq.heappop(self._due)
             self.now_ns = max(self.now_ns, at_ns)
