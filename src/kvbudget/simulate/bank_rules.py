@@ -68,8 +68,8 @@ class Rules:
                 by_branch = 0 if branch.is_lost(own_ns) else branch.slices.get(account, 0)
                 goes_by = max(by_branch, allowed[account])
                 sums[account] += goes_by
-                if not settles and goes_by > world.bank.slice_of(life.name, account):
-                    known = world.bank.slice_of(life.name, account)
+                known = 0 if self._is_over(life.name) else world.bank.slice_of(life.name, account)
+                if not settles and goes_by > known:
                     self.broken(f"rule 2: {life.name} goes by {goes_by} {account}, the bank reckons with {known}")
             if world.weather.policy is Policy.WORST_CASE or world.steps % 16 == 0:
                 self._look_at_promises(life, allowed)
@@ -96,6 +96,11 @@ class Rules:
                     f"rule 3: {life.name} has promised {promised[account]} {account}, of {allowed[account]}"
                     + (", and let somebody in" if let_in else "")
                 )
+
+    def _is_over(self, name: str) -> bool:
+        """Whether the bank would give its slice to others by now."""
+        lease = self._leases.get(name)
+        return lease is None or self._world.now_ns // _MS >= lease[1]
 
     # At the bank
 

@@ -16,6 +16,7 @@ class Weather(NamedTuple):
     `lost`, `doubled`: chances of a message; one that is `astray` comes up to two leases late. `drift_ppm`: clocks of
     gates go that much faster or slower than the bank's at most. `pauses`, `crashes`, `partitions` (of one gate),
     `outages` (of the bank, which then is back with its memory or without): how many of each in the storm.
+    `squeezes`: how often others at the engine take another part of the pool, which the gates see one after the other.
     `gap_ns`: between two requests, in the mean.
     """
 
@@ -37,6 +38,7 @@ class Weather(NamedTuple):
     crashes: int
     partitions: int
     outages: int
+    squeezes: int
     storm_ns: int
     calm_ns: int
     gap_ns: int
@@ -76,6 +78,7 @@ def weather_of(chance: Chance) -> Weather:
         crashes=chance.randint(0, 3),
         partitions=chance.randint(0, 6),
         outages=chance.randint(0, 2),
+        squeezes=int(one_of(0, 0, 3)),
         storm_ns=storm_ns,
         calm_ns=storm_ns + lease_ns + chance.randint(4, 10) * _SECOND,
         gap_ns=int(max(gap_s, 0.03) * _SECOND),

@@ -14,10 +14,10 @@ from typing import Any, Final
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import Replica
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
+from kvbudget.gate.bank.terms import Answer, Call
 from kvbudget.gate.commands import Command, Forward, Parked
 from kvbudget.gate.config import GateConfig
-from kvbudget.gate.events import Arrived, Ended, Event, Progressed, Tick
+from kvbudget.gate.events import Arrived, Ended, Event, Progressed, RoomTaken, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
@@ -85,6 +85,7 @@ class World:
         self._numbers = 0
         self._names = 0
         self._partitioned: dict[int, int] = {}  # place -> until when
+        self._taken_blocks = 0  # by others at the engine
         self._left: dict[str, int] = {}  # tokens still to come, of what runs in the engine
         self.rules = Rules(self)
 
@@ -99,15 +100,17 @@ class World:
             (self._crash, weather.crashes),
             (self._cut_network, weather.partitions),
             (self._stop_bank, weather.outages),
+            (self._squeeze, weather.squeezes),
         ):
             for _ in range(count):
                 self._at(self._chance.randint(0, weather.storm_ns), kind)
+        self._at(weather.storm_ns, self._squeeze)
         quiet_since_ns = weather.calm_ns
         while True:
             at_ns, _, happens, details = heapq.heappop(self._due)
             self.now_ns = max(self.now_ns, at_ns)
             happens(*details)
-            self.steps += 1
+            self.steps += happens != self._lease_ends
             self.rules.look()
             if self.now_ns < weather.calm_ns:
                 continue
@@ -127,6 +130,12 @@ class World:
     def _at(self, at_ns: int, happens: Callable[..., None], *details: Any) -> None:
         self._numbers += 1
         heapq.heappush(self._due, (at_ns, self._numbers, happens, details))
+
+    def _squeeze(self) -> None:
+        self._taken_blocks = self._chance.randint(0, self.weather.pool_blocks // 2) if self.is_storm else 0
+        for life in self.lives:
+            seen_ns = self.now_ns + self._chance.randint(0, 1000 * _MS)
+            self._at(seen_ns, self._deliver, life, self._give, RoomTaken(Blocks(self._taken_blocks)))
 
     # The network
 
@@ -163,10 +172,15 @@ class World:
         answer, woken = self.bank.call(call, now_ms)
         self.rules.after_call(call, answer, now_ms)
         if answer is not None:
+            ends_ms = now_ms + call.lease_ms
+            self._at(ends_ms * _MS, self._lease_ends, call.branch, ends_ms)
             self._send(place, self._deliver_to, call.branch, self._hears, answer)
         for life in self.lives:
             if not life.dead and life.name in woken:
                 self._send(life.place, self._deliver_to, life.name, self._is_woken)
+
+    def _lease_ends(self, name: str, at_ms: int) -> None:
+        """Nothing happens by that, but by now the branch must know it too."""
 
     def _stop_bank(self) -> None:
         if self.bank_is_up:
@@ -199,6 +213,7 @@ class World:
         life = Life(place, name, gate, self._chance.randint(0, 10**12), ppm)
         life.replica = self._replica_of(gate, self._branch_of(name, weather.lease_ns), life.own_ns(self.now_ns))
         self.lives = [one for one in self.lives if one.place != place] + [life]
+        gate.handle(RoomTaken(Blocks(self._taken_blocks)), life.own_ns(self.now_ns))
         gate.handle(life.replica.first, life.own_ns(self.now_ns))
         self._tend(life)
 
@@ -378,6 +393,3 @@ class World:
             living = life.gate.ledger.living(name)
             self._give(life, Ended(name, Outcome.FINISHED, Tokens(living.seen_tokens)))
             self._tend(life)
-
-
-ACCOUNTS: Final = (BLOCKS, SEQUENCES)
