@@ -43,8 +43,10 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[int, str, bool] | None = None
+        self._told: tuple[tuple[int, int, int], str, bool] | None = None
         self._not_before_ns = now_ns
+        self._knew_short = False  # at the last call
+        self._woken = False  # while a call was under way, or too soon after one that failed
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
@@ -78,12 +80,16 @@ class Replica:
         if told != self._told:
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
+        if self._woken:
+            branch.short, self._woken = True, False
+        if branch.short and not self._knew_short:  # what lies idle is to be given back
+            self._next_ns = min(self._next_ns, self._last_ns + GAP_NS)
         return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
         if self.branch.waits_since_ns is not None or now_ns < self._not_before_ns:
-            self._told = None  # as soon as that one is answered
+            self._woken = True
             return None
         self.branch.short = True
         return self._call(now_ns)
@@ -147,12 +153,21 @@ class Replica:
     def _slice(self) -> SliceChanged:
         slices = self.branch.slices
         blocks, sequences = Blocks(slices.get(BLOCKS, 0)), slices.get(SEQUENCES, 0)
-        return SliceChanged(blocks, sequences, self.branch.until_ns, self.promised_elsewhere, self.sequences_elsewhere)
+        return SliceChanged(
+            blocks,
+            sequences,
+            self.branch.until_ns,
+            self.promised_elsewhere,
+            self.sequences_elsewhere,
+            self.branch.yields_to,
+        )
 
-    def _state(self) -> tuple[int, str, bool]:
+    def _state(self) -> tuple[tuple[int, int, int], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
-        return self.gate.ledger.changes, "" if head is None else head.arrived.request_id, head is not None
+        ledger = self.gate.ledger
+        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences
+        return living, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
@@ -171,10 +186,14 @@ class Replica:
         ]
         self._told = self._state()
         self._last_ns = now_ns
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else min(branch.lease_ns // 3, BEAT_NS))
+        self._knew_short = branch.short
+        beat_ns = min(branch.lease_ns // 3, BEAT_NS)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        return branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        return call
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little
