@@ -117,7 +117,9 @@ GAUGES = {
         "Blocks promised to living requests at their worst common moment, by tenant: what the engine may come to hold, "
         "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
     ),
-    "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
+    "kvbudget_ledger_reserved_blocks": "Blocks promised by all gates over this pool, others' by their last word.",
+    "kvbudget_slice_blocks": "Blocks that this gate may promise: all but the margin, or its slice of a shared pool.",
+    "kvbudget_ledger_up": "0 while the shared ledger has not answered for a lease, else 1.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",
     "kvbudget_shared_prefix_blocks": "Blocks of prompts that several requests hold and that are charged once.",
@@ -169,7 +171,9 @@ def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
     gate, ledger = member.gate, member.gate.ledger
     values: dict[str, float] = {
         "kvbudget_pool_blocks": ledger.usable_blocks,
-        "kvbudget_ledger_reserved_blocks": gate.promised_blocks(),
+        "kvbudget_ledger_reserved_blocks": gate.promised_blocks() + gate.promises.elsewhere_blocks,
+        "kvbudget_slice_blocks": ledger.capacity_blocks,
+        "kvbudget_ledger_up": float(not gate.ledger_lost),
         "kvbudget_margin_blocks": ledger.margin_blocks,
         "kvbudget_shared_prefix_blocks": ledger.shared_prefix_blocks,
         "kvbudget_learned_answers": gate.learned.lengths.answers,

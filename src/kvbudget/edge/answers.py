@@ -53,6 +53,7 @@ ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.LOGPROBS_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
+    Refusal.LEDGER_LOST: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
 }
 
@@ -141,8 +142,10 @@ class Refuser:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
             case Refusal.COUNT_FAILED:
                 return "The prompt's tokens could not be counted just now; please try again shortly."
-            case Refusal.NO_BACKEND:
-                return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
+            case Refusal.NO_BACKEND | Refusal.LEDGER_LOST:
+                lost = reject.refusal is Refusal.LEDGER_LOST
+                what = "ledger that the gates share for" if lost else "engine behind"
+                return f"The {what} pool {self._pool_name!r} is not available now; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
         if reject.refusal is Refusal.TENANT_TOO_LARGE:

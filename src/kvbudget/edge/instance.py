@@ -219,6 +219,8 @@ class Instance:
         tokens we see is stale, or of an engine that was restarted, and would look as if prompts shared blocks."""
         if reading is None or reading.pool is None or reading.usage is None or reading.running is None:
             return
+        if self.member.gate.promises.elsewhere_blocks:
+            return  # what it holds is that of other gates as well, and nobody tells the shares
         seen = sum(1 for living in self.member.gate.ledger if living.seen_tokens)
         if seen and reading.running >= seen:
             held = Blocks(round(reading.usage * reading.pool.usable_blocks))

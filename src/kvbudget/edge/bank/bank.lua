@@ -4,14 +4,15 @@
 -- ARGV     1 channel to wake branches by, 2 PUBLISH or SPUBLISH, 3 run_id of the server that the caller speaks to,
 --          4 wall clock in ms (only tests give one), then the call: 5 branch, 6 number, 7 lease_ms, 8 priority,
 --          9 waited_ms, 10 leaves, then for each line: account, limit, keeps, needs, wants, promised
--- returns  nil when the call is out of date; else branch, number, known, short, settling, branches, then for each line
---          granted and elsewhere
+-- returns  nil when the call is out of date; else branch, number, known, short, settling, branches, yields, to which
+--          class, then for each line granted and elsewhere
 --
 -- The state is one string, so that one write at the end changes all of it or nothing. Names are compared by bytes:
 -- `<` would go by the locale of the server.
 
 local VERSION = 1
 local ASK_MS = 1000
+local PATIENCE_MS = 500
 local LEAST_TTL_MS = 3600000
 
 local caller = ARGV[5]
@@ -183,6 +184,24 @@ local function ask(branch, lines, settling)
   return lacks
 end
 
+-- The class of the first of others who ask, if it has waited so long that the caller has to yield.
+local function yields_to(first, lines)
+  if not first or now_ms - first.s <= PATIENCE_MS then
+    return nil
+  end
+  local p, s = first.p, now_ms
+  for _, line in ipairs(lines) do
+    if line.needs > line.promised then
+      p, s = tonumber(ARGV[8]), now_ms - tonumber(ARGV[9])
+      break
+    end
+  end
+  if first.p < p or (first.p == p and first.s + PATIENCE_MS < s) then
+    return first.p
+  end
+  return nil
+end
+
 local function lend(branch, lines)
   for _, line in ipairs(lines) do
     local held = branch.h[line.account]
@@ -245,8 +264,10 @@ local function wake(names)
   end
 end
 
-local function answer(branch, lines, known, short, settling)
-  local told = {caller, number, known and 1 or 0, short and 1 or 0, settling and 1 or 0, #bank.b}
+local function answer(branch, lines, known, short, settling, to)
+  local told = {
+    caller, number, known and 1 or 0, short and 1 or 0, settling and 1 or 0, #bank.b, to and 1 or 0, to or 0,
+  }
   for _, line in ipairs(lines) do
     local elsewhere = 0
     for _, other in ipairs(bank.b) do
@@ -278,7 +299,7 @@ if ARGV[10] == '1' then
   end
   save()
   wake(servable())
-  return {caller, number, known and 1 or 0, 0, 0, #bank.b}
+  return {caller, number, known and 1 or 0, 0, 0, #bank.b, 0, 0}
 end
 if not branch then
   branch = {n = caller, h = {}}
@@ -290,9 +311,15 @@ keep(branch, lines)
 local settling = now_ms < bank.u
 local asked = asks(branch)
 local lacks = ask(branch, lines, settling)
-local short = false
+local first = nil
 for _, other in ipairs(bank.b) do
-  short = short or (other ~= branch and asks(other))
+  if other ~= branch and asks(other) and (not first or is_first(other.p, other.s, other.n, first)) then
+    first = other
+  end
+end
+local short = first ~= nil
+for _, line in ipairs(lines) do
+  short = short or free(line.account) < 0
 end
 if #lacks == 0 and not short and not settling then
   lend(branch, lines)
@@ -303,4 +330,4 @@ if #lacks > 0 and not asked then
   add_idle(names, lacks)
 end
 wake(names)
-return answer(branch, lines, known, short, settling)
+return answer(branch, lines, known, short, settling, yields_to(first, lines))

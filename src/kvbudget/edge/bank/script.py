@@ -43,12 +43,12 @@ def answer_of(call: Call, reply: object) -> Answer | None:
         return None
     lines = () if call.leaves else call.lines
     match reply:
-        case [bytes(branch), call.number, known, short, settling, int(branches), *figures] if (
+        case [bytes(branch), call.number, known, short, settling, int(branches), yields, int(to), *figures] if (
             branch == call.branch.encode() and len(figures) == 2 * len(lines)
         ):
             pairs = zip(lines, figures[::2], figures[1::2], strict=True)
             slices = {line.account: Slice(_whole(granted), _whole(elsewhere)) for line, granted, elsewhere in pairs}
-            return Answer(call.number, known == 1, short == 1, settling == 1, branches, slices)
+            return Answer(call.number, known == 1, short == 1, settling == 1, branches, slices, to if yields else None)
     raise LedgerError(f"ledger: {str(reply)[:80]!r} is no answer to call {call.number} of {call.branch}", fix=_REPORT)
 
 

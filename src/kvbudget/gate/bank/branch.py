@@ -31,7 +31,7 @@ class Branch:
     """State of one life of one gate towards one bank."""
 
     __slots__ = ("_number", "_sent_ns", "branches", "elsewhere", "lease_ns", "name", "settling", "short", "slices",
-                 "until_ns")  # fmt: skip
+                 "until_ns", "yields_to")  # fmt: skip
 
     def __init__(self, name: str, lease_ns: int) -> None:
         """`name` must be new with every life; `lease_ns` is how long its slices last after it was last heard of."""
@@ -41,6 +41,7 @@ class Branch:
         self.elsewhere: dict[str, int] = {}  # promised by all others
         self.until_ns = _NEVER_NS  # its slices are nothing from then on
         self.short = False  # somebody else lacks something
+        self.yields_to: int | None = None  # the class of one elsewhere who has waited much longer than all here
         self.settling = False
         self.branches = 1
         self._number = 0
@@ -65,7 +66,7 @@ class Branch:
             if not lost:
                 slices[stand.account] = keeps
             wants = stand.needs if self.short else stand.needs + stand.reserve
-            lines.append(Line(stand.account, stand.limit, keeps, max(stand.needs, keeps), max(wants, keeps),
+            lines.append(Line(stand.account, stand.limit, keeps, max(stand.needs, stand.promised), max(wants, keeps),
                               stand.promised))  # fmt: skip
         self.slices = slices
         self._number += 1
@@ -91,11 +92,14 @@ class Branch:
         self.slices = {account: one.granted for account, one in answer.slices.items()}
         self.elsewhere = {account: one.elsewhere for account, one in answer.slices.items()}
         self.short, self.settling, self.branches = answer.short, answer.settling, answer.branches
+        self.yields_to = answer.yields_to
         return True
 
-    def failed(self) -> None:
-        """The call was not answered, and nobody waits for that any more; it may have been heard all the same."""
-        self._sent_ns = None
+    def failed(self, number: int | None = None) -> None:
+        """The last call was not answered, and nobody waits for that any more; it may have been heard all the same.
+        `number`: only if it is the last."""
+        if number is None or number == self._number:
+            self._sent_ns = None
 
     def _keeps(self, stand: Stand) -> int:
         """Of its slice: all of it, unless it has far more than it needs. Where somebody else lacks something, only what

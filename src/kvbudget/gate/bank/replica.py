@@ -4,6 +4,7 @@ Each driver (gateway, simulator, tests) asks `due` after what it gave the gate, 
 the answer to `heard`. While nothing is short that is a few calls a second; when requests wait, with every change.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
@@ -14,6 +15,8 @@ from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls
 TIDY_NS: Final = 50_000_000  # by then the bank knows of what changed while nothing was short
+BEAT_NS: Final = 10**9  # so often at least: what others have promised is told that old
+BACK_OFF_NS: Final = 100_000_000  # after a call that failed
 ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # What is kept at hand for those who come next, as a part of what is promised and of all there is. More means fewer
 # calls, and more that lies idle until another gate's lack is known.
@@ -40,7 +43,10 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[int, str, bool] | None = None
+        self._told: tuple[tuple[int, int, int], str, bool] | None = None
+        self._not_before_ns = now_ns
+        self._knew_short = False  # at the last call
+        self._woken = False  # while a call was under way, or too soon after one that failed
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
@@ -50,7 +56,7 @@ class Replica:
     def next_wake_ns(self) -> int:
         """When to ask `due` again, if nothing happens before."""
         since_ns = self.branch.waits_since_ns
-        return self._next_ns if since_ns is None else since_ns + self._retry_ns
+        return max(self._next_ns, self._not_before_ns) if since_ns is None else since_ns + self._retry_ns
 
     @property
     def promised_elsewhere(self) -> Blocks:
@@ -74,25 +80,43 @@ class Replica:
         if told != self._told:
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
-        return self._call(now_ns) if now_ns >= self._next_ns else None
+        if self._woken:
+            branch.short, self._woken = True, False
+        if branch.short and not self._knew_short:  # what lies idle is to be given back
+            self._next_ns = min(self._next_ns, self._last_ns + GAP_NS)
+        return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
-        if self.branch.waits_since_ns is not None:
-            self._told = None  # as soon as that one is answered
+        if self.branch.waits_since_ns is not None or now_ns < self._not_before_ns:
+            self._woken = True
             return None
         self.branch.short = True
         return self._call(now_ns)
 
-    def lacks(self, event: Arrived, now_ns: int) -> Call | None:
-        """The call to make before one who comes is given to the gate: it would have to wait for no other reason than
-        that our slice is small."""
-        gate, branch = self.gate, self.branch
-        if branch.waits_since_ns is not None or branch.short or branch.settling or gate.queue:
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call is under way."""
+        return self.branch.waits_since_ns is not None
+
+    def lacks_slice(self, event: Arrived, now_ns: int) -> bool:
+        """Whether one who comes would have to wait for no other reason than that our slice is small, and more of the
+        pool may be had at once."""
+        branch = self.branch
+        if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
+            return False
+        return _ask_of(self.gate, event, now_ns) is not None
+
+    def call_for(self, events: Sequence[Arrived], now_ns: int) -> Call | None:
+        """The call to make before these are given to the gate; None if that would be in vain."""
+        if self.is_calling or not self.lacks_slice(events[0], now_ns):
             return None
-        ask = _ask_of(gate, event, now_ns)
-        if ask is None:
-            return None
+        ask = _ask_of(self.gate, events[0], now_ns)
+        for event in events[1:]:
+            resolved = self.gate.resolver.resolve(event)
+            if ask is not None and isinstance(resolved, tuple):
+                footprint, peak_blocks = resolved
+                ask = ask._replace(blocks=ask.blocks + peak_blocks, sequences=ask.sequences + footprint.total_sequences)
         self._coming = ask
         call = self._call(now_ns)
         self._coming = None
@@ -104,6 +128,19 @@ class Replica:
             return None
         return self._slice()
 
+    def failed(self, call: Call, now_ns: int) -> None:
+        """A call was not answered; the next one is made after a pause."""
+        self.branch.failed(call.number)
+        self._next_ns = self._not_before_ns = now_ns + BACK_OFF_NS
+
+    def alone(self, now_ns: int) -> SliceChanged:
+        """What to go by without a bank, if that is wanted: an equal part of the pool. The parts of all gates are no
+        more than the pool, but what they have promised so far may be."""
+        parts = max(1, self.branch.branches)
+        until_ns = now_ns + 2 * (BACK_OFF_NS + self._retry_ns)
+        blocks = Blocks(self.gate.ledger.pool_blocks // parts)
+        return SliceChanged(blocks, self.gate.config.max_num_seqs // parts, until_ns, self.promised_elsewhere)
+
     def leave(self, now_ns: int) -> Call:
         """The last call: everything is given up. Nobody may live any more."""
         return self.branch.leave(now_ns)
@@ -111,26 +148,33 @@ class Replica:
     @property
     def overdrawn_blocks(self) -> int:
         """More is promised than the bank gave back to one that it had forgotten: so many blocks have to be freed."""
-        branch = self.branch
-        promised = self.gate.promised_blocks()
-        return max(0, promised - branch.slices.get(BLOCKS, 0)) if not branch.settling else 0
+        return max(0, self.gate.promised_blocks() - self.branch.slices.get(BLOCKS, 0))
 
     def _slice(self) -> SliceChanged:
         slices = self.branch.slices
         blocks, sequences = Blocks(slices.get(BLOCKS, 0)), slices.get(SEQUENCES, 0)
-        return SliceChanged(blocks, sequences, self.branch.until_ns, self.promised_elsewhere)
+        return SliceChanged(
+            blocks,
+            sequences,
+            self.branch.until_ns,
+            self.promised_elsewhere,
+            self.sequences_elsewhere,
+            self.branch.yields_to,
+        )
 
-    def _state(self) -> tuple[int, str, bool]:
+    def _state(self) -> tuple[tuple[int, int, int], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
-        return self.gate.ledger.changes, "" if head is None else head.arrived.request_id, head is not None
+        ledger = self.gate.ledger
+        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences
+        return living, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
         ask = self._coming or self._first_waiting(now_ns)
         ledger = gate.ledger
         blocks, sequences = gate.promised_blocks(), ledger.sequences
-        needs_blocks, needs_sequences = blocks, sequences
+        needs_blocks, needs_sequences = int(blocks), sequences
         if ask is not None:
             needs_blocks, needs_sequences = max(blocks, ask.blocks), max(sequences, ask.sequences)
         alone = not blocks and not branch.elsewhere.get(BLOCKS, 0)  # then what others took of it is not our business
@@ -142,10 +186,14 @@ class Replica:
         ]
         self._told = self._state()
         self._last_ns = now_ns
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else branch.lease_ns // 3)
+        self._knew_short = branch.short
+        beat_ns = min(branch.lease_ns // 3, BEAT_NS)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        return branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        return call
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little
