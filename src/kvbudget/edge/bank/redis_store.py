@@ -69,7 +69,8 @@ class RedisStore:
         await self._servers.close()
 
     async def call(self, pool: str, call: Call) -> Answer | None:
-        """The bank's answer; None: the call was out of date. Raises LedgerError, after the time-out at the latest."""
+        """The bank's answer; None: the call was out of date. Raises LedgerError: after one time-out where it is
+        connected, after two where it has to connect first."""
         keys = self._keys.get(pool) or self._new_pool(pool)
         self._note(pool, call)
         link = self._servers.link(pool)
