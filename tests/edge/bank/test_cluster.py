@@ -134,3 +134,24 @@ def test_a_cluster_is_entered_by_any_node_that_lives(nodes: list[Server]) -> Non
                 pass
 
     run(scene)
+
+
+def test_in_a_cluster_the_rights_that_the_documentation_names_are_enough(nodes: list[Server]) -> None:
+    words = (
+        "~kvbudget:* &kvbudget:* +hello +auth +select +client|setname +ping +info +script|load +evalsha +eval +time"
+        " +get +set +publish +subscribe +spublish +ssubscribe +asking"
+    )
+    for node in nodes:
+        node.ask("ACL", "SETUSER", "gate", "on", ">pw", *words.split())
+
+    async def scene() -> None:
+        url = urls(nodes[0]).replace("://", "://gate:pw@")
+        woken: list[str] = []
+        async with opened(url, woken=lambda _pool, name: woken.append(name)) as store:
+            for at in range(3):
+                gates = AsyncGates(store, pool_on(nodes, at))
+                await gates.call("a", keeps=100)
+                await gates.call("b", 10)
+                await eventually(lambda at=at: woken == ["a"] * (at + 1))  # type: ignore[misc]
+
+    run(scene)
