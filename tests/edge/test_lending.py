@@ -18,7 +18,8 @@ from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.terms import BLOCKS, Answer, Call
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.units import Tokens
+from kvbudget.gate.tenants import TenantLimits
+from kvbudget.units import Blocks, Tokens
 
 POOL = 64
 
@@ -304,6 +305,27 @@ def test_a_drain_waits_for_who_is_held() -> None:
         assert await drained
 
     play(scene)
+
+
+def test_a_tenant_s_limits_are_of_all_gates() -> None:
+    limits = {"tenants": {"a": TenantLimits(max_blocks=Blocks(30), tokens_per_minute=Tokens(100_000))}}
+
+    async def scene(stand: Stand) -> None:
+        mine = {"x-kvbudget-tenant": "a"}
+        ask = {"model": "embedded", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
+        first = asyncio.create_task(stand.clients[0].post("/v1/completions", json=ask, headers=mine))
+        await stand.until(lambda: stand.gates[1].gate.fairness.limits._elsewhere.get("a") == 26)  # type: ignore[union-attr]
+        second = asyncio.create_task(stand.clients[1].post("/v1/completions", json=ask, headers=mine))
+        await stand.until(lambda: len(stand.gates[1].gate.queue) == 1)
+        assert (await stand.chat(1, max_tokens=300)).status_code == 200  # others go by
+        answers = await asyncio.gather(first, second)
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert int(answers[1].headers["x-kvbudget-queue-ms"]) > 50
+        limits = stand.gates[1].gate.fairness.limits
+        assert limits is not None
+        assert limits.tokens_left("a", time.monotonic_ns())[0] == 50_000  # type: ignore[index]
+
+    play(scene, config=limits)
 
 
 def test_two_engines_behind_two_gates_are_two_pools() -> None:

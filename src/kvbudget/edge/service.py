@@ -240,7 +240,13 @@ class GateService:
         alone = self.settings.ledger_lost == "slice"
         self.gateway.lendings = [
             Lending(
-                instance.member, store, Branch(life, lease_ns), self.gateway, time.monotonic_ns, alone_if_lost=alone
+                instance.member,
+                store,
+                Branch(life, lease_ns),
+                self.gateway,
+                time.monotonic_ns,
+                alone_if_lost=alone,
+                tells_tenants=instance is self.instances[0],
             )
             for instance in self.instances
         ]

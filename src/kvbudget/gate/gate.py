@@ -394,6 +394,9 @@ class Gate:
         more = self.promises.slice_changed(
             event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere, event.yields_to
         )
+        limits = self.fairness.limits
+        if limits is not None and event.tenants_elsewhere is not None:
+            more = limits.shared(event.tenants_elsewhere, event.gates) or more
         return self._tick(_TICK, now_ns, look=more and bool(self.queue))
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
