@@ -57,6 +57,9 @@ class Talk:
             self._reader.feed(data)
         return reply
 
+    def timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -119,6 +122,10 @@ class Server:
             dialled.close()
             raise
         return dialled
+
+    def talk(self) -> Talk:
+        """A connection for several commands."""
+        return Talk(self)
 
     def ask(self, *parts: str | bytes | int) -> Any:
         """One command on a connection of its own."""

@@ -31,10 +31,13 @@ _MEANINGS: Final = {
     "KVBUDGET": _Meaning("cannot use what is stored", "run one version of gates, or name another ledger: ?name="),
     "WRONGTYPE": _Meaning("holds something else under the ledger's key", "name another ledger with ?name="),
 }  # fmt: skip
+# What a user may not do inside of a script is told without a code: Redis 7.0 and Valkey 9.1.
+_RIGHTS: Final = ("user executing the script", "ACL failure in script")
 _OTHER: Final = _Meaning("refuses", "Valkey 7.2 or newer, or Redis 6.2 or newer, is needed; look at its log")
 
 
 def refusal(place: str, text: str) -> tuple[LedgerError, bool]:
     """`text`: the server's error, which begins with its code. Whether the connection should be given up, too."""
-    meaning = _MEANINGS.get(text.split(" ", 1)[0], _OTHER)
+    code = "NOPERM" if any(words in text for words in _RIGHTS) else text.split(" ", 1)[0]
+    meaning = _MEANINGS.get(code, _OTHER)
     return LedgerError(f"ledger {place} {meaning.what}: {printable(text, 200)}", fix=meaning.fix), meaning.leave

@@ -105,6 +105,9 @@ def address_of(url: str, environment: Mapping[str, str]) -> LedgerAddress:
     if not url.isascii() or not url.isprintable() or " " in url or "#" in url:
         raise BadValueError(f"{what}: only printable ASCII without spaces and #", fix="write other signs as %XX")
     scheme, separator, rest = url.partition("://")
+    if "@" in rest.partition("/")[2] or "@" in rest.partition("?")[2]:
+        fix = "in a user, password or option write @ / ? # as %40 %2F %3F %23"
+        raise BadValueError(f"{what}: an @ behind a / or ?", fix=fix)
     rest, _, query = rest.partition("?")
     options = _options(what, query)
     login = Login(password=environment.get(PASSWORD, ""), password_file=options.get("password_file", ""))
@@ -150,7 +153,7 @@ def shown_of(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return printable(url.rpartition("@")[2].partition("?")[0], 200)
-    return printable(f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}", 200)
+    return printable(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}", 200)  # a password may hold a ? as well
 
 
 def _options(what: str, query: str) -> dict[str, str]:
