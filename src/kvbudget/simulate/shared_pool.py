@@ -69,7 +69,7 @@ class SharedPool(SteppingInstance):
                 part = Blocks(pool // shared.gates)
                 places = gate.config.max_num_seqs
                 others = Blocks(pool - part), places - places // shared.gates
-                gate.handle(SliceChanged(part, places // shared.gates, NEVER_NS, *others), 0)
+                gate.handle(SliceChanged(part, places // shared.gates, NEVER_NS, *others, None, shared.gates), 0)
 
     # Clients
 

@@ -161,6 +161,7 @@ class Replica:
             self.promised_elsewhere,
             self.sequences_elsewhere,
             self.branch.yields_to,
+            max(1, self.branch.branches),
         )
 
     def _state(self) -> tuple[tuple[int, int, int], str, bool]:
