@@ -7,6 +7,7 @@ round trip of 0.2, 1 and 5 ms; an exact reservation of every request at the ledg
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import random
@@ -144,6 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gates", type=int, default=4)
     parser.add_argument("--factor", type=float, default=1.0, help="arrivals come so many times as fast")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, help="runs are kept here, and not done again")
     args = parser.parse_args(arguments)
     names, policies = args.scenarios.split(","), args.policies.split(",")
     seeds = range(args.first_seed, args.first_seed + args.seeds)
@@ -155,8 +157,16 @@ def main(arguments: list[str] | None = None) -> int:
         for way in ways(args.gates)
     ]
     started = time.monotonic()
+    found: dict[Cell, Seen] = {}
+    if args.keep is not None and args.keep.exists():
+        kept = [json.loads(line) for line in args.keep.read_text(encoding="utf-8").splitlines()]
+        found = {Cell(*cell): Seen(*seen) for cell, seen in kept}
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
-        found = dict(pool.imap_unordered(run, cells))
+        for cell, seen in pool.imap_unordered(run, [cell for cell in cells if cell not in found]):
+            found[cell] = seen
+            if args.keep is not None:
+                with args.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([cell, seen]) + "\n")
     for policy in policies:
         print("\n".join(tables(found, names, policy, seeds, args.gates, args.factor)), end="\n\n")
     print(f"{len(cells)} runs in {time.monotonic() - started:.0f} s")
