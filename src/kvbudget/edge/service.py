@@ -240,10 +240,18 @@ class GateService:
         alone = self.settings.ledger_lost == "slice"
         self.gateway.lendings = [
             Lending(
-                instance.member, store, Branch(life, lease_ns), self.gateway, time.monotonic_ns, alone_if_lost=alone
+                instance.member,
+                store,
+                Branch(life, lease_ns),
+                self.gateway,
+                time.monotonic_ns,
+                alone_if_lost=alone,
+                tells_tenants=instance is self.instances[0],
             )
             for instance in self.instances
         ]
+        for instance, lending in zip(self.instances, self.gateway.lendings, strict=True):
+            instance.seen, lending.look_soon = lending.looked, instance.backend.look_soon
         by_pool = {lending.pool: lending for lending in self.gateway.lendings}
         store.woken = lambda pool, branch: by_pool[pool].woken(branch) if pool in by_pool else None
 

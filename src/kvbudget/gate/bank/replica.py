@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Answer, Call, Reading
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
+from kvbudget.gate.tenants import ALL_OTHERS, limits_of
 from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls
@@ -22,6 +23,7 @@ ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # calls, and more that lies idle until another gate's lack is known.
 _RESERVE_OF_PROMISED: Final = 0.125
 _RESERVE_OF_ALL: Final = 0.01
+_MOST_TENANTS: Final = 64  # with limits of their own, in one call
 
 
 class _Ask(NamedTuple):
@@ -37,19 +39,22 @@ class _Ask(NamedTuple):
 class Replica:
     """One gate of several before the same pool."""
 
-    def __init__(self, gate: Gate, branch: Branch, now_ns: int) -> None:
+    def __init__(self, gate: Gate, branch: Branch, now_ns: int, *, tells_tenants: bool = True) -> None:
+        """`tells_tenants`: what tenants have reserved; where one gate has several engines, only one of them does."""
         self.gate = gate
+        self._tells_tenants = tells_tenants
         self.branch = branch
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[tuple[int, int, int], str, bool] | None = None
+        self._told: tuple[tuple[int, ...], str, bool] | None = None
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
         self._woken = False  # while a call was under way, or too soon after one that failed
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
+        self._looked: tuple[int, int, int] | None = None  # (blocks, sequences, when) by the engine's word
         self._retry_ns = min(branch.lease_ns // 8, 10**9)  # a call is given up after that, and made again
 
     @property
@@ -85,6 +90,12 @@ class Replica:
         if branch.short and not self._knew_short:  # what lies idle is to be given back
             self._next_ns = min(self._next_ns, self._last_ns + GAP_NS)
         return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
+
+    def looked(self, held: Blocks, sequences: int, looked_ns: int) -> None:
+        """The engine's own word of what it holds, and runs or lets wait, for all gates; what came another way aside."""
+        self._looked = (held, sequences, looked_ns)
+        if self.branch.missing:
+            self._next_ns = looked_ns  # others may wait for that
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
@@ -160,13 +171,37 @@ class Replica:
             self.promised_elsewhere,
             self.sequences_elsewhere,
             self.branch.yields_to,
+            max(1, self.branch.branches),
+            self._tenants_elsewhere() if self._tells_tenants else None,
         )
 
-    def _state(self) -> tuple[tuple[int, int, int], str, bool]:
+    def _tenants_elsewhere(self) -> dict[str, int]:
+        told = self.branch.elsewhere.items()
+        return {account.removeprefix(TENANT): blocks for account, blocks in told if account.startswith(TENANT)}
+
+    def _tenants(self) -> list[Stand]:
+        """Of those whose blocks are limited: all that are named, and who has some here or waits."""
+        limits = self.gate.fairness.limits
+        if limits is None or not self._tells_tenants:
+            return []
+        blocks, named = limits.reserved_by_tenant(), self.gate.config.tenants
+        names = dict.fromkeys((*blocks, *named, *[waiting.arrived.tenant for waiting in self.gate.queue]))
+        names.pop(ALL_OTHERS, None)
+        stands: list[Stand] = []
+        for tenant in names:
+            most = limits_of(tenant, named).max_blocks
+            if most is not None and len(stands) < _MOST_TENANTS:
+                reserved = blocks.get(tenant, 0)
+                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0))
+        return stands
+
+    def _state(self) -> tuple[tuple[int, ...], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
         ledger = self.gate.ledger
-        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences
+        limits = self.gate.fairness.limits
+        of_tenants = 0 if limits is None or not self._tells_tenants else limits.changes
+        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences, of_tenants
         return living, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
@@ -183,6 +218,7 @@ class Replica:
         stands = [
             Stand(BLOCKS, limit, blocks, min(needs_blocks, ledger.pool_blocks), _reserve(blocks, limit)),
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
+            *self._tenants(),
         ]
         self._told = self._state()
         self._last_ns = now_ns
@@ -191,7 +227,11 @@ class Replica:
         self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        reading = None
+        if self._looked is not None:
+            held, there, looked_ns = self._looked
+            reading = Reading(held, there, -(-(now_ns - looked_ns) // 10**6))
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns, reading=reading)
         gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
 
