@@ -30,6 +30,7 @@ from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
@@ -148,6 +149,7 @@ class GateService:
             instance.found_up = self._heed_contexts
         self.use_api_keys()
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
+        self.past = Past(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
@@ -196,7 +198,7 @@ class GateService:
             raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
             AdminAccess(
-                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand),
+                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand, self.past),
                 settings.admin_host,
                 settings.admin_token,
             ),
@@ -206,6 +208,7 @@ class GateService:
         for instance in self.instances:
             instance.start()
         self.demand.start()
+        self.past.start()
         if self._learned is not None:
             self._learned.keep()
 
@@ -250,6 +253,7 @@ class GateService:
     async def close(self) -> None:
         """End everything; may be called in any state."""
         await self.demand.close()
+        await self.past.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:
