@@ -133,7 +133,7 @@ def test_what_if_needs_traffic_and_says_so(browser: "Browser", gate: dict[str, s
     expect(page.locator('dd[data-figure="running"]')).to_contain_text("0")
     page.fill('input[name="max_num_seqs"]', "2")
     page.click("#ask")
-    expect(page.locator("#whatif-problem")).to_contain_text("leave the page open while there is traffic")
+    expect(page.locator("#whatif-problem")).to_contain_text("ask again when there was traffic")
     for number in range(12):
         _ask(gate["gate"], "a", 4 + number)
     page.click("#ask")

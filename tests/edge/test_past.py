@@ -57,7 +57,7 @@ def test_a_point_is_what_the_ledger_says(play: Play) -> None:
         await stand.until(lambda: stand.promised() > 0)
         gate, past = stand.service.gate, stand.service.past
         point: Point = past.point(stand.service.fleet.members[0], 5 * SECOND)
-        assert point == (5000, 32, stand.promised(), 16, 0, gate.free_blocks(), 0)
+        assert tuple(point) == (5000, 32, stand.promised(), 16, 0, gate.free_blocks(), 0)
         assert point.promised_blocks + point.free_blocks == point.usable_blocks
         writer.close()
         await stand.until(lambda: stand.promised() == 0)

@@ -89,7 +89,15 @@ def test_what_if_is_answered_with_the_requests_that_came(play: Play) -> None:
             for _ in range(12):  # nobody watches
                 assert (await stand.chat()).status_code == 200
             answer = await admin.post("/api/whatif", json={"max_num_seqs": "1", "max_context": "0.25k"})
-            for wrong in ({"max_num_seqs": 0}, {"max_num_seqs": True}, {"max_context": "4kk"}, {"x": 1}, {}, []):
+            none: tuple[object, ...] = (
+                {"max_num_seqs": 0},
+                {"max_num_seqs": True},
+                {"max_context": "4kk"},
+                {"x": 1},
+                {},
+                [],
+            )
+            for wrong in none:
                 assert (await admin.post("/api/whatif", json=wrong)).status_code == 400
             told = answer.json()
             assert (answer.status_code, told["requests"]) == (200, 12)

@@ -90,8 +90,8 @@ class Live:
         return dict(self._reception.gateway.metrics.refusals)
 
     async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """`wanted`: max_num_seqs, max_context, or both, as numbers or as `4k`. The last minutes of traffic, simulated with today's limits and
-        with these. Raises BadValueError."""
+        """`wanted`: max_num_seqs, max_context, or both, as numbers or as `4k`. The last minutes of traffic, simulated
+        with today's limits and with these. Raises BadValueError."""
         gateway = self._reception.gateway
         rows = list(self._past.recent.rows(self._now_ns()))[-MOST_REQUESTS:]
         if len(rows) < _LEAST_ROWS:

@@ -28,6 +28,7 @@ from kvbudget.report.png import png_report
 from kvbudget.simulate.scenarios import SCENARIOS
 
 LARGEST_CONFIG = 1024 * 1024
+SESSION = "kvbudget.session"  # in the scope of who signed in by a cookie
 _PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -45,8 +46,8 @@ def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
     async def simulate(request: Request) -> Response:
         return await answered(request, simulator.asked)
 
-    async def pages(_: Request) -> Response:
-        return as_json({"pages": shown})
+    async def pages(request: Request) -> Response:
+        return as_json({"pages": shown, "session": bool(request.scope.get(SESSION))})
 
     return [
         *[Route(path, _page(_PAGES[path])) for path in shown],
@@ -67,16 +68,17 @@ async def to_ledger(_: Request) -> Response:
 
 def _page(name: str) -> Callable[[Request], Any]:
     async def page(_: Request) -> Response:
-        return _file(name)
+        return page_named(name)
 
     return page
 
 
 async def _static(request: Request) -> Response:
-    return _file(request.path_params["name"])
+    return page_named(request.path_params["name"])
 
 
-def _file(name: str) -> Response:
+def page_named(name: str) -> Response:
+    """A file of ours, or 404."""
     static = {one.name: one for one in (files("kvbudget.edge.web") / "static").iterdir()}
     kind = _TYPES.get(name.rpartition(".")[2])
     if name not in static or kind is None:

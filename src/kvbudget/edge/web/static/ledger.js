@@ -1,11 +1,10 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
+import { element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
 import { frontier } from "./frontier.js";
+import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
-const LENGTHS = steps(256, 13, [1, 1.5]);
-const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
 const SCALES = { lengths: LENGTHS, counts: COUNTS };
 const OPEN = ["concurrency", "block"]; // set to their default they say more than left alone
 const PASTED = "pasted"; // what the catalogue shows while a config.json is in force; no model is called so
@@ -23,16 +22,10 @@ let retrying = null;
 
 start();
 
-function steps(first, doublings, within) {
-  const found = [];
-  for (let doubling = 0; doubling < doublings; doubling += 1) for (const factor of within) found.push(Math.round(first * 2 ** doubling * factor));
-  return found;
-}
-
 async function start() {
   const address = new URLSearchParams(location.search);
   inLanguage(address.get("lang"));
-  const answer = await fetch("/api/catalogue").catch(() => null);
+  const answer = await fetched("/api/catalogue").catch(() => null);
   if (!answer?.ok) {
     problem(word("unreachable"));
     setTimeout(start, 2000);
@@ -147,10 +140,6 @@ function slide() {
   by("shape").hidden = Boolean(form.model.value);
 }
 
-function nearest(scale, value) {
-  return scale.reduce((best, one, index) => Math.abs(one - value) < Math.abs(scale[best] - value) ? index : best, 0);
-}
-
 // ---- asking the planner: one question at a time, the newest wins
 
 function refresh() {
@@ -161,7 +150,7 @@ function refresh() {
 
 async function plan(fields, text) {
   const given = text ? { method: "POST", body: text, headers: { "content-type": "application/json" } } : {};
-  const answer = await fetch(`/api/plan?${fields}`, given);
+  const answer = await fetched(`/api/plan?${fields}`, given);
   return [answer.ok, await answer.json()];
 }
 
@@ -314,7 +303,7 @@ function modelName() {
 }
 
 async function exportPasted(name, file) {
-  const answer = await fetch(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
+  const answer = await fetched(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
   if (!answer.ok) { problem((await answer.json()).error.message); return; }
   const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: file });
   link.click();
