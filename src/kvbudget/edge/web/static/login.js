@@ -7,7 +7,7 @@ const asked = new URLSearchParams(location.search);
 start();
 
 async function start() {
-  inLanguage(asked.get("lang"));
+  inLanguage(asked.get("lang") ?? wanted().searchParams.get("lang"));
   document.getElementById("language").addEventListener("click", () => {
     asked.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
     history.replaceState(null, "", `?${asked}${location.hash}`);
@@ -36,9 +36,13 @@ async function signIn() {
   form.token.select();
 }
 
-// Back to the page that was asked for; only to one of ours.
+// The page that was asked for; only one of ours.
+function wanted() {
+  const next = new URL(asked.get("next") || "/live", location.origin);
+  return next.origin === location.origin && next.pathname !== "/login" ? next : new URL("/live", location.origin);
+}
+
 function goOn() {
-  const wanted = new URL(asked.get("next") || "/live", location.origin);
-  const own = wanted.origin === location.origin && wanted.pathname !== "/login";
-  location.replace(own ? `${wanted.pathname}${wanted.search}${location.hash}` : "/live");
+  const next = wanted();
+  location.replace(`${next.pathname}${next.search}${location.hash}`);
 }
