@@ -18,6 +18,7 @@ from kvbudget.edge.web import catalogue
 from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused
 from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
 from kvbudget.edge.web.budget_export import budget_toml, config_text
+from kvbudget.edge.web.examples import examples_told
 from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.planner.hardware.gpus import GPUS
@@ -94,6 +95,7 @@ async def _catalogue(_: Request) -> Response:
             "models": catalogue.names(),
             "gpus": [{"key": key, "name": gpu.name, **sized(gpu.memory_bytes)} for key, gpu in GPUS.items()],
             "precisions": [{"name": name, "note": one.note} for name, one in PRECISIONS.items()],
+            "examples": examples_told(),
         }
     )
 
