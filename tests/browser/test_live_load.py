@@ -144,3 +144,25 @@ def test_it_works_by_keyboard_alone(gate: dict[str, str], visit: "Visit") -> Non
         "h-instances",
     ]
     assert "ask" in reached
+
+
+def test_with_several_instances_each_who_holds_or_waits_says_where(gate: dict[str, str], visit: "Visit") -> None:
+    """Drawn from a look of one instance that is told twice: which columns there are is all that is asked here."""
+    with urllib.request.urlopen(f"{gate['admin']}/api/live", timeout=20) as answer:
+        look = json.load(answer)
+    holds = {"tenant": "a", "blocks": 9, "prompt_tokens": 5, "seen_tokens": 1, "max_new_tokens": 9, "left_ms": 12_000}
+    waits = {"tenant": "b", "priority": 0, "blocks": 1, "why": "pool", "waited_ms": 1, "left_ms": 1, "expected_ms": 0}
+    first, second = ({**look["instances"][0], "name": name, "requests": [holds], "tier": tier}
+                     for name, tier in (("short", 0), ("long", 1)))  # fmt: skip
+    look["instances"] = [first, second]
+    look["queue"] = {"requests": 1, "tokens": 9, "next": [{**waits, "instance": "long", "deadline_in_ms": 1}]}
+    body = f"retry: 60000\nevent: past\ndata: {{}}\n\nevent: now\ndata: {json.dumps(look)}\n\n"
+    page = visit(f"{gate['admin']}/health")
+    page.route("**/api/live/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{gate['admin']}/live?lang=en")
+    expect(page.locator("#t-instances tbody tr")).to_have_count(2)
+    expect(page.locator("#t-instances tbody tr").nth(1)).to_contain_text("long")
+    expect(page.locator("#t-holders tbody tr").nth(1)).to_contain_text("long")
+    expect(page.locator("#t-queue tbody tr")).to_contain_text("long")
+    expect(page.locator("#t-queue tbody tr")).to_contain_text("room in the pool")
+    assert page.locator("#pools h3").all_text_contents() == ["short", "long"]
