@@ -157,7 +157,7 @@ def test_with_several_instances_each_who_holds_or_waits_says_where(gate: dict[st
     look["instances"] = [first, second]
     look["queue"] = {"requests": 1, "tokens": 9, "next": [{**waits, "instance": "long", "deadline_in_ms": 1}]}
     body = f"retry: 60000\nevent: past\ndata: {{}}\n\nevent: now\ndata: {json.dumps(look)}\n\n"
-    page = visit(f"{gate['admin']}/health")
+    page = visit(f"{gate['admin']}/ledger")
     page.route("**/api/live/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body))
     page.goto(f"{gate['admin']}/live?lang=en")
     expect(page.locator("#t-instances tbody tr")).to_have_count(2)
