@@ -224,5 +224,3 @@ class SharedPool(SteppingInstance):
                 could += max(0, more)
         self.idle = Idle(idle.looks + 1, idle.with_room + (could > 0), idle.blocks + could)
         # Of one gate this is not nothing: it keeps some free for others and for those who come back.
-
-

@@ -42,7 +42,7 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[tuple[int, int, int], str, bool] | None = None
+        self._told: tuple[int, str, bool] | None = None
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
         self._woken = False  # while a call was under way, or too soon after one that failed
@@ -115,9 +115,7 @@ class Replica:
             resolved = self.gate.resolver.resolve(event)
             if ask is not None and isinstance(resolved, tuple):
                 footprint, peak_blocks = resolved
-                ask = ask._replace(
-                    blocks=ask.blocks + peak_blocks, sequences=ask.sequences + footprint.total_sequences
-                )
+                ask = ask._replace(blocks=ask.blocks + peak_blocks, sequences=ask.sequences + footprint.total_sequences)
         self._coming = ask
         call = self._call(now_ns)
         self._coming = None
@@ -144,6 +142,7 @@ class Replica:
 
     def leave(self, now_ns: int) -> Call:
         """The last call: everything is given up. Nobody may live any more."""
+        self.gate.lower_slice(Blocks(0), 0)
         return self.branch.leave(now_ns)
 
     @property
@@ -164,12 +163,12 @@ class Replica:
             max(1, self.branch.branches),
         )
 
-    def _state(self) -> tuple[tuple[int, int, int], str, bool]:
+    def _state(self) -> tuple[int, str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
         ledger = self.gate.ledger
-        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences
-        return living, "" if head is None else head.arrived.request_id, head is not None
+        changes = ledger.changes - ledger.allowances  # what the bank itself changed is no news to it
+        return changes, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
@@ -193,7 +192,8 @@ class Replica:
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
         call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
-        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        if not branch.is_lost(now_ns):  # otherwise the gate knows it by itself, or goes by a part of its own (`alone`)
+            gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
