@@ -115,9 +115,9 @@ class CapacityChanged(NamedTuple):
 
 class SliceChanged(NamedTuple):
     """Several gates promise out of the same pool: this one may promise so many blocks and sequences until `until_ns`,
-    and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised. `yields_to`:
-    nobody of this class, or less urgent, is let in: one at another gate has waited much longer. `gates`: that share the
-    pool, this one included."""
+    and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised.
+    `yields_to`: nobody of this class, or less urgent, is let in, as one at another gate has waited much longer.
+    `gates`: that share the pool, this one included."""
 
     blocks: Blocks
     sequences: int

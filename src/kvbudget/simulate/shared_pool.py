@@ -14,7 +14,6 @@ from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Answer, Call
 from kvbudget.gate.commands import Command, Forward
 from kvbudget.gate.events import Arrived, Ended, Event, SliceChanged, Tick
-from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import Outcome
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import NEVER_NS, Owner, gate_of

@@ -84,10 +84,10 @@ def test_the_bank_is_asked_before_one_is_parked_who_only_lacks_a_slice(make_gate
     replica = replica_of(gate)
     call = replica.call_for([arrive("first", prompt=16 * 40, new=16)], 0)
     assert (line_of(call).needs, line_of(call, SEQUENCES).needs) == (41, 1)
-    assert replica.is_calling
+    under_way = replica.is_calling
     assert replica.call_for([arrive("second")], 0) is None  # one call at a time
     exchange(replica, bank, call, 0)
-    assert not replica.is_calling
+    assert (under_way, replica.is_calling) == (True, False)
     assert isinstance(gate.handle(arrive("first", prompt=16 * 40, new=16), 0)[0], Forward)
     assert not replica.lacks_slice(arrive("third", prompt=8, new=8), 0)  # it fits the reserve
 
