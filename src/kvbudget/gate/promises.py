@@ -294,6 +294,7 @@ class Promises:
         if event.blocks != ledger.slice_blocks:
             ledger.allow(event.blocks)
         self._told_free = None
+        self._learned.part = self.part
         return more
 
     def slice_lost(self) -> None:
