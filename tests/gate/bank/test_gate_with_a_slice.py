@@ -220,3 +220,19 @@ def test_a_fleet_gives_nothing_to_a_member_whose_ledger_is_lost(make_gate: Maker
     refused = fleet.handle(arrive("second"), 2 * UNTIL_NS + 1)[-1]
     assert isinstance(refused, Reject)
     assert refused.refusal is Refusal.LEDGER_LOST
+
+
+def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Maker, arrive: Arriver) -> None:
+    gate = make_gate(2000, Policy.LEARNED)
+    for number in range(40):  # lengths that vary
+        gate.handle(arrive(f"old-{number}", prompt=16, new=2000, paced=True), number)
+        tokens = 20 + 40 * (number % 20)
+        gate.handle(Progressed(f"old-{number}", tokens), number)
+        gate.handle(Ended(f"old-{number}", Outcome.FINISHED, Tokens(tokens)), number)
+    for number in range(30):
+        gate.handle(arrive(f"new-{number}", prompt=16, new=2000, paced=True), 100)
+        gate.handle(Progressed(f"new-{number}", 1), 100)
+    alone = gate.promised_blocks()
+    lend(gate, 2000, 200, elsewhere=6000, gates=4)
+    assert gate.learned.part == 0.25
+    assert gate.promised_blocks() < 0.95 * alone
