@@ -41,7 +41,6 @@ def ways(gates: int) -> dict[str, Gates | None]:
         "slices, 5 ms": Gates(gates, 5 * _MS),
         "each, 1 ms": Gates(gates, _MS, PoolSharing.EACH),
         f"1/{gates} each": Gates(gates, 0, PoolSharing.STATIC),
-        "one gate, watched": Gates(1, 0, PoolSharing.STATIC),
     }
 
 
