@@ -95,3 +95,8 @@ def test_several_gates_are_no_more_than_can_be() -> None:
         settings(Gates(65))
     with pytest.raises(BadValueError, match="ledger_rtt: 2000"):
         replace(settings(None), shared=Gates(2, 2000 * MS))
+
+
+def test_several_gates_are_before_one_engine() -> None:
+    with pytest.raises(BadValueError, match="gates: 2 before each of 3 instances"):
+        replace(settings(None), shared=Gates(2), instances=3)
