@@ -140,7 +140,7 @@ class Promises:
         """What is in the way of one for whom `needed_with` gave None."""
         if self._yields(event):
             return Why.TURN
-        if not self._has_seats(footprint, 0):
+        if self._ledger.sequences + self.elsewhere_sequences + footprint.total_sequences > self._config.max_num_seqs:
             return Why.SEQUENCES
         return Why.POOL if kept is None else Why.TENANT_SHARE
 
@@ -307,6 +307,7 @@ class Promises:
         if event.blocks != ledger.slice_blocks:
             ledger.allow(event.blocks)
         self._told_free = None
+        self._learned.part = self.part
         return more
 
     def slice_lost(self) -> None:
