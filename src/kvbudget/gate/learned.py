@@ -5,6 +5,7 @@ holds, `pool.risk` how much all of them will hold over time, `gate.hindsight` an
 `gate.wait_forecast` when there will be room.
 """
 
+from math import sqrt
 from typing import Any, Final
 
 from kvbudget.errors import BadValueError
@@ -46,6 +47,7 @@ class LearnedPolicy:
         self.outlook = self.batch.outlook
         self.pace = self.batch.pace
         self.forecast = WaitForecast()
+        self.part = 1.0  # of all that is promised of the pool, where several gates share it
         self._clairvoyant_driver = False
         # Of the request that was asked about last: it is asked about several times, and again at each look.
         # Who did not fit beside what is held, and of what that followed.
@@ -73,8 +75,13 @@ class LearnedPolicy:
 
     @property
     def _z(self) -> float:
-        """Standard deviations to keep free: what is asked for, and by how much the outlook was wrong lately."""
-        return self.margin.z + self.batch.hindsight.excess
+        """Standard deviations to keep free: what is asked for, and by how much the outlook was wrong lately.
+
+        Of the part of a pool that several gates share: variances add up, not deviations. With each gate keeping z times
+        the root of its part, all of them keep z standard deviations of all together. (What the outlook was wrong by is
+        as likely wrong everywhere.)
+        """
+        return self.margin.z * sqrt(self.part) + self.batch.hindsight.excess
 
     def configure(self, epsilon: float, enough_answers: float) -> None:
         """Take another risk from now on; what was learned stays."""
@@ -183,21 +190,22 @@ class LearnedPolicy:
         places: int,
         now_ns: int,
         kept: Kept | None = None,
-        part: float = 1.0,
     ) -> int | None:
         """Expected time until this one is let in, after those `ahead`; None if that is beyond what can be seen.
 
-        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`. `part`: those
-        who live here and wait here are that part of all, and all others do as they do.
+        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`. Those who live
+        and wait at other gates are taken to do as those here.
         """
         self.refresh(ledger, now_ns)
         newcomer = self._newcomer(event, footprint, common)
+        part = self.part
         blocks: float = ledger.pool_blocks - self.batch.together(ledger)
         seats = int(part * (places - footprint.total_sequences))
         if part < 1.0:  # a part of all, the newcomer included
             largest = max(newcomer.mean, default=newcomer.held)
             blocks = part * ledger.pool_blocks + (1.0 - part) * largest - self.batch.together(ledger)
-        steps = steps_until_room(self.outlook, self.margin.z, newcomer, blocks, seats, ahead, kept)
+        z = self.margin.z * sqrt(part)
+        steps = steps_until_room(self.outlook, z, newcomer, blocks, seats, ahead, kept)
         return None if steps is None else self.forecast.wait_ns(steps, self.pace.ns_per_step)
 
     def first_token_ns(self, ledger: Ledger) -> int:

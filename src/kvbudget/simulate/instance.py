@@ -67,6 +67,11 @@ class Instance:
         """Requests that it has, waiting ones included."""
         return len(self._clients)
 
+    @property
+    def promised_blocks(self) -> int:
+        """By its gate, or by all of them."""
+        return self.gate.promised_blocks()
+
     def client_of(self, key: str) -> Client:
         """Who tries under this key."""
         return self._clients[key]

@@ -89,7 +89,7 @@ class Simulation:
                 instance.wake(now_ns)
                 instance.begin_step(now_ns)
         result.usable_blocks = settings_blocks(self._settings)
-        result.promised_at_end = sum(instance.gate.promised_blocks() for instance in instances)
+        result.promised_at_end = sum(instance.promised_blocks for instance in instances)
         return result
 
     def _due_ns(self) -> int:
