@@ -236,3 +236,5 @@ def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Mak
     lend(gate, 2000, 200, elsewhere=6000, gates=4)
     assert gate.learned.part == 0.25
     assert gate.promised_blocks() < 0.95 * alone
+    gate.lower_slice(gate.promised_blocks(), 30)
+    assert gate.slice_at(100) == (gate.promised_blocks(), 30)
