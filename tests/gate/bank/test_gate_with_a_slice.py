@@ -238,3 +238,9 @@ def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Mak
     lend(gate, 2000, 200, elsewhere=6000, gates=4)
     assert gate.learned.part == 0.25
     assert gate.promised_blocks() < 0.95 * alone
+    gate.lower_slice(gate.promised_blocks(), 30)
+    assert gate.slice_at(100) == (gate.promised_blocks(), 30)
+    event, footprint = arrive("more", prompt=160, new=2000, paced=True), Footprint((Tokens(160),), Tokens(2000))
+    needed = gate.promises.needed_of_pool(event, footprint, footprint.peak_blocks(uniform_layout(16)), 100)
+    assert needed is not None
+    assert gate.promised_blocks() < needed <= 2000  # although the others have promised more than there is
