@@ -3,9 +3,10 @@
 from typing import Any
 
 from kvbudget.gate.bank.bank import ASK_MS, PATIENCE_MS, Bank
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
 
 LEASE_MS = 3000
+NOTHING_THERE = Reading(0, 0, 1)
 POOL = 100
 
 
@@ -127,16 +128,18 @@ def test_a_lease_ends_and_only_its_own_calls_renew_it() -> None:
     a.asks(0, 0, 100)
     b.asks(LEASE_MS - 1, 0, 0)
     assert bank.slice_of("a", BLOCKS) == 100
-    assert b.asks(LEASE_MS, 0, 100) == 100
+    assert b.asks(LEASE_MS, 0, 100) == 0  # something of it may still be in the engine
     assert bank.slice_of("a", BLOCKS) == 0
+    assert b.asks(LEASE_MS + 2, 0, 100, reading=NOTHING_THERE) == 100
 
 
 def test_who_was_forgotten_gets_back_what_is_free() -> None:
     _, a, b = two()
     a.asks(0, 0, 80)
     b.asks(LEASE_MS - 1, 0, 0)
-    assert b.asks(LEASE_MS, 0, 50) == 50
-    answer = a.call(LEASE_MS + 1, 80)
+    b.asks(LEASE_MS, 0, 0)
+    assert b.asks(LEASE_MS + 2, 0, 50, reading=NOTHING_THERE) == 50
+    answer = a.call(LEASE_MS + 3, 80)
     assert answer is not None
     assert not answer.known
     assert answer.slices[BLOCKS].granted == 50
@@ -167,23 +170,44 @@ def test_a_bank_without_memory_takes_each_at_its_word_and_grants_nothing_else() 
     assert a.asks(LEASE_MS, 40, 50) == 50
 
 
-def test_after_a_failure_that_may_have_struck_all_the_bank_settles() -> None:
-    bank, a, b = two()
+def test_after_a_failure_that_struck_all_each_has_its_own_again() -> None:
+    _, a, b = two()
     a.asks(0, 0, 60)
     b.asks(0, 0, 40)
     answer = b.call(LEASE_MS + 5, 40, 60)
     assert answer is not None
-    assert answer.settling
-    assert answer.slices[BLOCKS].granted == 40  # 60 are free by its books, and a may live
+    assert answer.missing
+    assert answer.slices[BLOCKS] == Slice(40, 60)
     assert a.asks(LEASE_MS + 6, 60) == 60
-    assert bank.settling_until_ms == LEASE_MS + 5 + LEASE_MS // 2
 
 
-def test_when_one_of_several_is_lost_the_bank_goes_on() -> None:
+def test_one_who_had_nothing_is_not_missed() -> None:
+    _, a, b = two()
+    a.asks(0)
+    answer = b.call(LEASE_MS, 0, 100)
+    assert answer is not None
+    assert (answer.missing, answer.slices[BLOCKS].granted) == (False, 100)
+
+
+def test_who_was_missing_and_leaves_has_nothing_there_any_more() -> None:
     _, a, b = two()
     a.asks(0, 0, 60)
     b.asks(100, 0, 40)
-    assert b.asks(LEASE_MS + 5, 40, 60) == 60
+    b.asks(LEASE_MS + 5, 40, 40)
+    answer = a.call(LEASE_MS + 6, leaves=True)
+    assert answer is not None
+    assert not answer.known
+    assert b.asks(LEASE_MS + 7, 40, 100) == 100
+
+
+def test_a_look_that_was_made_before_tells_nothing_and_one_that_finds_something_keeps_it() -> None:
+    _, a, b = two()
+    a.asks(0, 0, 60, promised=0)
+    b.asks(100, 0, 40, promised=10)
+    assert b.asks(LEASE_MS, 40, 50, promised=10, reading=Reading(10, 0, 1)) == 40
+    assert b.asks(LEASE_MS + 5, 40, 50, promised=10, reading=Reading(11, 0, 1)) == 40
+    assert b.asks(LEASE_MS + 6, 40, 50, promised=10, reading=Reading(10, 0, 5)) == 40
+    assert b.asks(LEASE_MS + 7, 40, 50, promised=10, reading=Reading(10, 0, 1)) == 50
 
 
 def test_the_least_limit_holds_and_who_knows_of_none_says_nothing() -> None:

@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.branch import Branch
-from kvbudget.gate.bank.replica import ASK_AGAIN_NS, BACK_OFF_NS, GAP_NS, TIDY_NS, Replica
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Call, Line
+from kvbudget.gate.bank.replica import ASK_AGAIN_NS, BACK_OFF_NS, BEAT_NS, GAP_NS, TIDY_NS, Replica
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Call, Line
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.tenants import TenantLimits
+from kvbudget.units import Blocks
 
 SECOND = 10**9
 MS = 10**6
@@ -117,13 +119,13 @@ def test_while_nothing_is_short_a_change_is_told_soon_and_silence_is_broken_in_t
     replica = replica_of(gate)
     exchange(replica, bank, replica.due(0), 0)
     assert replica.due(1 * MS) is None
-    assert replica.next_wake_ns == LEASE_NS // 3
+    assert replica.next_wake_ns == min(LEASE_NS // 3, BEAT_NS)
     gate.handle(arrive("first", prompt=16), 1 * MS)
     assert replica.due(2 * MS) is None
     assert replica.next_wake_ns == TIDY_NS
     exchange(replica, bank, replica.due(TIDY_NS), TIDY_NS)
     assert replica.due(TIDY_NS + 1) is None
-    assert replica.next_wake_ns == TIDY_NS + LEASE_NS // 3
+    assert replica.next_wake_ns == TIDY_NS + min(LEASE_NS // 3, BEAT_NS)
     assert replica.due(TIDY_NS + LEASE_NS // 3) is not None
 
 
@@ -220,7 +222,15 @@ def test_what_was_given_to_others_after_a_lease_is_overdrawn(make_gate: Maker, a
     comes(ours, bank, arrive("first", prompt=16 * 59, new=16), 0)
     assert ours.overdrawn_blocks == 0
     exchange(other, bank, other.due(3 * SECOND), 3 * SECOND)
-    exchange(other, bank, other.call_for([arrive("second", prompt=16 * 79, new=16)], LEASE_NS), LEASE_NS)
+    exchange(other, bank, other.called(LEASE_NS), LEASE_NS)
+    assert other.branch.missing
+    ours.looked(Blocks(60), 1, LEASE_NS)  # nobody is missing by what it knows
+    other.looked(Blocks(0), 0, LEASE_NS + MS)
+    exchange(other, bank, other.due(LEASE_NS + 2 * MS), LEASE_NS + 2 * MS)
+    assert not other.branch.missing
+    exchange(
+        other, bank, other.call_for([arrive("second", prompt=16 * 79, new=16)], LEASE_NS + 4 * MS), LEASE_NS + 4 * MS
+    )
     late_ns = LEASE_NS + 5 * MS
     (refused,) = gate.handle(arrive("late"), late_ns)
     assert isinstance(refused, Reject)
@@ -253,3 +263,45 @@ def test_without_a_bank_a_gate_may_go_by_an_equal_part_of_the_pool(make_gate: Ma
     assert replica.due(lost_ns) is not None  # it goes on calling
     assert gate.slice_at(lost_ns) == (50, 4)
     assert isinstance(gate.handle(arrive("first", prompt=16 * 30), lost_ns)[0], Forward)
+
+
+def test_blocks_of_tenants_with_a_limit_are_told_to_the_others_and_count_there(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    tenants = {"named": TenantLimits(max_blocks=Blocks(30)), "*": TenantLimits(max_blocks=Blocks(40))}
+    tenants["unlimited"] = TenantLimits()
+    ours, other = (make_gate(100, tenants=tenants) for _ in range(2))
+    bank = Bank()
+    here, there = replica_of(ours), replica_of(other, "b")
+    for replica in (here, there):
+        exchange(replica, bank, replica.due(0), 0)
+    comes(here, bank, arrive("first", prompt=16 * 19, new=16, tenant="named"), MS)
+    call = here.due(TIDY_NS + 2 * MS)
+    told = line_of(call, TENANT + "named")
+    assert (told.limit, told.keeps, told.needs, told.promised) == (30, 20, 0, 20)
+    exchange(here, bank, call, TIDY_NS + 2 * MS)
+    exchange(there, bank, there.due(SECOND), SECOND)
+    assert isinstance(comes(there, bank, arrive("second", prompt=16 * 14, new=16, tenant="named"), SECOND), Parked)
+    assert isinstance(comes(there, bank, arrive("third", prompt=16 * 9, new=16, tenant="named"), SECOND), Forward)
+    comes(there, bank, arrive("fourth", prompt=16 * 9, new=16, tenant="any"), SECOND)
+    other.handle(arrive("free", prompt=16 * 9, new=16, tenant="unlimited"), SECOND)
+    call = there.due(2 * SECOND)
+    assert line_of(call, TENANT + "any").promised == 10
+    assert line_of(call, TENANT + "named").promised == 10
+    exchange(there, bank, call, 2 * SECOND)
+    ours.handle(Ended("first", Outcome.FINISHED), 2 * SECOND)
+    exchange(here, bank, here.due(3 * SECOND), 3 * SECOND)
+    assert "second" in other.queue
+    exchange(there, bank, there.due(3 * SECOND + MS), 3 * SECOND + MS)
+    assert "second" not in other.queue
+
+
+def test_one_of_several_engines_tells_of_the_tenants(make_gate: Maker) -> None:
+    gate = make_gate(100, tenants={"named": TenantLimits(max_blocks=Blocks(30))})
+    replica = Replica(gate, Branch("a", LEASE_NS), 0, tells_tenants=False)
+    gate.handle(replica.first, 0)
+    call = replica.due(0)
+    assert call is not None
+    assert [line.account for line in call.lines] == [BLOCKS, SEQUENCES]
+    plain = Replica(make_gate(100), Branch("b", LEASE_NS), 0)
+    assert len(plain.due(0).lines) == 2  # type: ignore[union-attr]

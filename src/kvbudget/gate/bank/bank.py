@@ -179,7 +179,6 @@ class Bank:
         """Grants what it needs if that may be; returns the accounts in which it lacks something after all."""
         lacks = [line for line in call.lines if line.needs > branch.held[line.account].granted]
         rank = (call.priority, now_ms - call.waited_ms, call.branch)
-        branch.rank = None  # what it asked for before is not before itself
         if lacks and not settling and all(self._is_free_for(line, branch, rank, now_ms) for line in lacks):
             for line in lacks:
                 branch.held[line.account].granted = line.needs

@@ -193,7 +193,7 @@ class Replica:
             most = limits_of(tenant, named).max_blocks
             if most is not None and len(stands) < _MOST_TENANTS:
                 reserved = blocks.get(tenant, 0)
-                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0))
+                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0, told_only=True))
         return stands
 
     def _state(self) -> tuple[tuple[int, int], str, bool]:
