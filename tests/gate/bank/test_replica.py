@@ -47,6 +47,10 @@ def comes(replica: Replica, bank: Bank, event: Arrived, now_ns: int) -> Command:
     return replica.gate.handle(event, now_ns)[-1]
 
 
+def misses(replica: Replica) -> bool:
+    return replica.branch.missing
+
+
 def line_of(call: Call | None, account: str = BLOCKS) -> Line:
     assert call is not None
     return next(line for line in call.lines if line.account == account)
@@ -223,11 +227,11 @@ def test_what_was_given_to_others_after_a_lease_is_overdrawn(make_gate: Maker, a
     assert ours.overdrawn_blocks == 0
     exchange(other, bank, other.due(3 * SECOND), 3 * SECOND)
     exchange(other, bank, other.called(LEASE_NS), LEASE_NS)
-    assert other.branch.missing
+    assert misses(other)
     ours.looked(Blocks(60), 1, LEASE_NS)  # nobody is missing by what it knows
     other.looked(Blocks(0), 0, LEASE_NS + MS)
     exchange(other, bank, other.due(LEASE_NS + 2 * MS), LEASE_NS + 2 * MS)
-    assert not other.branch.missing
+    assert not misses(other)
     exchange(
         other, bank, other.call_for([arrive("second", prompt=16 * 79, new=16)], LEASE_NS + 4 * MS), LEASE_NS + 4 * MS
     )
@@ -281,8 +285,8 @@ def test_blocks_of_tenants_with_a_limit_are_told_to_the_others_and_count_there(
     assert (told.limit, told.keeps, told.needs, told.promised) == (30, 20, 0, 20)
     exchange(here, bank, call, TIDY_NS + 2 * MS)
     exchange(there, bank, there.due(SECOND), SECOND)
-    assert isinstance(comes(there, bank, arrive("second", prompt=16 * 14, new=16, tenant="named"), SECOND), Parked)
     assert isinstance(comes(there, bank, arrive("third", prompt=16 * 9, new=16, tenant="named"), SECOND), Forward)
+    assert isinstance(comes(there, bank, arrive("second", prompt=16 * 14, new=16, tenant="named"), SECOND), Parked)
     comes(there, bank, arrive("fourth", prompt=16 * 9, new=16, tenant="any"), SECOND)
     other.handle(arrive("free", prompt=16 * 9, new=16, tenant="unlimited"), SECOND)
     call = there.due(2 * SECOND)
