@@ -19,19 +19,25 @@ from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.wait_forecast import steps_until_room
 from kvbudget.pool.footprint import Footprint
-from kvbudget.pool.ledger import Ledger
+from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Instead, Outlook, Share, promise
 
 MOST_TRIES = 8  # of those behind, in one look
 
 
 class Start(NamedTuple):
-    """When one could start, where limits decide: in `steps`, with so much free beside it from then on."""
+    """When one could start, where limits decide: once `last` has come to its limit, with so much free beside it from
+    then on."""
 
     made_ns: int
-    steps: int
+    last: Reservation | None  # None: now
     blocks: int
     sequences: int
+
+    @property
+    def steps(self) -> int:
+        """Until then, by what `last` has made by now: this may be older than its newest tokens."""
+        return 0 if self.last is None else _left(self.last)
 
 
 class Head:
@@ -150,29 +156,28 @@ class Overtaking:
         ledger, footprint = self._ledger, head.waiting.footprint
         blocks = ledger.capacity_blocks - ledger.peak_sum_blocks - head.waiting.peak_blocks
         sequences = self._config.max_num_seqs - ledger.sequences - footprint.total_sequences
-        leases: list[tuple[int, int, int]] = []
-        passed: list[tuple[int, int, int]] = []
+        leases: list[Reservation] = []
+        passed: list[Reservation] = []
         for living in ledger:
-            left = living.footprint.max_new_tokens - living.seen_tokens
-            lease = (left, living.net_blocks, living.footprint.total_sequences)
             if living.reservation_id in head.overtook:
-                passed.append(lease)
-                blocks += lease[1]
-                sequences += lease[2]
+                passed.append(living)
+                blocks += living.net_blocks
+                sequences += living.footprint.total_sequences
             else:
-                leases.append(lease)
-        steps = 0
-        for left, freed, seats in sorted(leases):
+                leases.append(living)
+        last: Reservation | None = None
+        for living in sorted(leases, key=_lease):
             if blocks >= 0 and sequences >= 0:
                 break
-            steps = left
-            blocks += freed
-            sequences += seats
-        for left, held, seats in passed:
-            if left > steps:  # it was let in to be beside it
-                blocks -= held
-                sequences -= seats
-        return Start(now_ns, steps, blocks, sequences)
+            last = living
+            blocks += living.net_blocks
+            sequences += living.footprint.total_sequences
+        steps = 0 if last is None else _left(last)
+        for living in passed:
+            if _left(living) > steps:  # it was let in to be beside it
+                blocks -= living.net_blocks
+                sequences -= living.footprint.total_sequences
+        return Start(now_ns, last, blocks, sequences)
 
     def _steps_to_start(self, head: Head, more: Share | None, now_ns: int) -> float | None:
         """By learned lengths, with one more beside those who live; None if that is beyond what can be seen."""
@@ -205,6 +210,14 @@ class Overtaking:
         needed = promise(outlook.enough(learned.margin.z, less), held)
         fits = needed + learned.batch.together(ledger) <= ledger.capacity_blocks
         return fits and sequences <= self._config.max_num_seqs
+
+
+def _left(living: Reservation) -> int:
+    return living.footprint.max_new_tokens - living.seen_tokens
+
+
+def _lease(living: Reservation) -> tuple[int, int, int]:
+    return _left(living), living.net_blocks, living.footprint.total_sequences
 
 
 def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
