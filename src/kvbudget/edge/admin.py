@@ -115,7 +115,9 @@ GAUGES = {
     "kvbudget_pool_blocks": "Blocks that requests can use, the null block aside.",
     "kvbudget_reserved_blocks": (
         "Blocks promised to living requests at their worst common moment, by tenant: what the engine may come to hold, "
-        "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
+        "not what it holds; under policy learned, what will do but for the risk that is taken. Above the pool after it "
+        "shrank, reports came later than was known, or a prompt was not shared as believed; under policy learned also "
+        "when answers go on for longer than was foreseen. Then nobody is let in until it fits again."
     ),
     "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
