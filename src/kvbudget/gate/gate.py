@@ -50,6 +50,7 @@ from kvbudget.gate.events import (
 )
 from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.last_look import LastLook
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
 from kvbudget.gate.overtaking import Overtaking
@@ -94,6 +95,9 @@ class Gate:
             config, self.ledger, self.queue, self.resolver, self.promises, self.parking, self.learned, self.expectation,
             self.returns, self.fairness,
         )  # fmt: skip
+        self.last_look = LastLook(
+            self.ledger, self.queue, self.fairness, self.promises, self.learned, self.overtaking, self.returns
+        )
         self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
         self.engine_reports = EngineReports(
             config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
@@ -135,6 +139,7 @@ class Gate:
         self.parking.configure(config)
         self.rejections.configure(config)
         self.engine_reports.configure(config)
+        self.last_look.forget()
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event; returns what the driver has to do, in order.
@@ -394,7 +399,11 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
+            if self.last_look.stands(now_ns):
+                break
+            self.last_look.begins()
             found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
+            self.last_look.ends(now_ns, let_in=found is not None)
             if found is None:
                 break
             waiting, needed = found

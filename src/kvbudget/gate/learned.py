@@ -46,7 +46,9 @@ class LearnedPolicy:
         self.outlook = self.batch.outlook
         self.pace = self.batch.pace
         self.forecast = WaitForecast()
-        self._clairvoyant_driver = False
+        self.is_clairvoyant = False  # whether the driver has told the true length of anybody
+        self._tables: dict[Habit, Survival] = {}  # that were asked for while they were noted
+        self._notes_tables = False
         # Of the request that was asked about last: it is asked about several times, and again at each look.
         # Who did not fit beside what is held, and of what that followed.
         self._full_for = ""
@@ -59,7 +61,7 @@ class LearnedPolicy:
     @property
     def ready(self) -> bool:
         """Whether enough has been seen to decide by it."""
-        return self._clairvoyant_driver or self.lengths.answers >= self.enough_answers
+        return self.is_clairvoyant or self.lengths.answers >= self.enough_answers
 
     @property
     def ns_per_step(self) -> float:
@@ -134,6 +136,19 @@ class LearnedPolicy:
     def forget_full(self) -> None:
         """There may be more room than `is_still_full` can know of."""
         self._full_for = ""
+
+    def note_tables(self) -> None:
+        """From now on, those that are asked for."""
+        self._tables.clear()
+        self._notes_tables = True
+
+    def tables_are_noted(self) -> None:
+        """No more of them."""
+        self._notes_tables = False
+
+    def tables_stand(self) -> bool:
+        """Whether all that were noted are what they were."""
+        return all(habit.survival() is table for habit, table in self._tables.items())
 
     def promised(self, ledger: Ledger, now_ns: int) -> Blocks:
         """Blocks that the living promises need."""
@@ -213,7 +228,13 @@ class LearnedPolicy:
 
     def _survival_of(self, event: Arrived) -> Survival | None:
         """How likely it is to go on; None if its length is known."""
-        return None if event.known_tokens is not None else self._habits_of(event)[-1].survival()
+        if event.known_tokens is not None:
+            return None
+        habit = self._habits_of(event)[-1]
+        table = habit.survival()
+        if self._notes_tables:
+            self._tables[habit] = table
+        return table
 
     def _habits_of(self, event: Arrived) -> tuple[Habit, ...]:
         lengths = self.lengths
@@ -227,7 +248,7 @@ class LearnedPolicy:
     def forwarded(self, event: Arrived, made: Reservation, backlog_tokens: int, now_ns: int) -> None:
         """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
         if event.known_tokens is not None:
-            self._clairvoyant_driver = True
+            self.is_clairvoyant = True
         self.batch.add(event, made, self._habits_of(event), backlog_tokens, now_ns)
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:

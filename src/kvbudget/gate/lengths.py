@@ -39,6 +39,7 @@ class Habit:
     """What is known of one key. Weights grow instead of old evidence being multiplied down at every answer."""
 
     __slots__ = (
+        "_asked_at",
         "_counted",
         "_parent_revision",
         "_partly",
@@ -49,12 +50,17 @@ class Habit:
         "ends",
         "parent",
         "revision",
+        "root",
+        "taught",
         "total",
         "weight",
     )
 
     def __init__(self, parent: "Habit | None", limit: int = 0) -> None:
         self.parent = parent
+        self.root: Habit = self if parent is None else parent.root
+        self.taught = 0  # of the root: rises with whatever is told to any of its own
+        self._asked_at = -1  # where that stood when it was last asked
         self.before_all = 1.0 / (LIMIT_SHARE * limit) if limit else 0.0  # chance to end with a token, before any answer
         self.ends = [0.0] * BINS
         # Exposure, so that a stretch costs the same however long it is: tokens in bins of which only a part was gone
@@ -96,6 +102,7 @@ class Habit:
 
     def at_limit(self) -> None:
         """A sequence of which `lived` was told may make no more: one answer more is known, without an end."""
+        self.root.taught += 1
         self.total += self.weight
         self._unread += 1.0
         self.weight *= MEMORY / (MEMORY - 1)
@@ -112,6 +119,10 @@ class Habit:
 
     def survival(self) -> Survival:
         """The table, at most a 32nd of what is known behind."""
+        table = self._table
+        if table is not None and self._asked_at == self.root.taught:
+            return table  # nobody was told anything since
+        self._asked_at = self.root.taught
         self._revise()
         if self._table is None:
             self._table = Survival(self._counted, [1.0 / sqrt(SURE_BEFORE + ends) for ends in self._ends_beyond()])
@@ -119,7 +130,7 @@ class Habit:
 
     def count_anew(self) -> None:
         """With the next question, whatever has come since."""
-        self._parent_revision = -1
+        self._parent_revision = self._asked_at = -1
 
     def _revise(self) -> None:
         """Count anew, if there is enough that was not counted: own evidence, and the parent's as PRIOR answers."""
@@ -170,6 +181,7 @@ class Habit:
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     """A sequence of whom all these are went from `start` to `end` output tokens."""
+    habits[0].root.taught += 1
     first = BIN_OF[start] if start < MOST_IN_TABLE else bin_of(start)
     last = BIN_OF[end] if end < MOST_IN_TABLE else bin_of(end)
     same = first == last
@@ -220,7 +232,9 @@ class Lengths:
             if len(self._habits) >= MAX_KEYS:
                 del self._habits[next(iter(self._habits))]
                 self.forgotten += 1
-        habit.parent = parent  # the coarser one may have been forgotten and begun anew
+        if habit.parent is not parent:
+            habit.parent = parent  # the coarser one was forgotten and begun anew
+            self.root.taught += 1
         self._habits[key] = habit  # the most recently used is the last
         return habit
 

@@ -37,6 +37,9 @@ def first_that_fits(
             allowed, kept = fairness.allows(arrived, footprint, peak_blocks, priority, now_ns)
             if not allowed:
                 continue
+            if behind and overtaking.clearly_puts_off(arrived, footprint, now_ns):
+                overtaking.stays(peak_blocks)
+                continue
             needed = None
             if behind or not full:
                 needed = promises.needed_with(arrived, footprint, peak_blocks, kept, now_ns, booked=waiting.booked)

@@ -89,6 +89,10 @@ class Promises:
             self._ledger.withdraw(event.request_id)
         return needed
 
+    def are_due(self, now_ns: int) -> bool:
+        """Whether reckoning what is kept for those who come back would change what is known of them."""
+        return self._returns.is_due(now_ns)
+
     def is_still_full(self, event: Arrived, now_ns: int) -> bool:
         """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
 

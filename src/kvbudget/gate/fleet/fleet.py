@@ -162,7 +162,8 @@ class Fleet:
     def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:
         """Let it arrive at an instance."""
         member = able.member
-        self._places[event.request_id] = Place(able, event, since_ns, avoid)
+        place = self._places[event.request_id] = Place(member, event, since_ns, avoid)
+        place.lent_by(able)
         return self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
 
     def _taken(self, member: Member, commands: list[Command], now_ns: int) -> list[Command]:
