@@ -110,7 +110,7 @@ class LearnedPolicy:
                 self._full_outlook, self._full_ledger = outlook.version, ledger.changes
             return None
         if event.known_tokens is not None and all_known(batch):
-            needed = clairvoyant_promise(batch, ledger, event, footprint)
+            needed = clairvoyant_promise(batch, ledger, event, footprint, capacity)
             if kept is not None:
                 needed = Blocks(needed + int(kept.most(self.margin.z)))
         else:
