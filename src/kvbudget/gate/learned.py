@@ -24,6 +24,7 @@ from kvbudget.pool.risk import GRID, Share, promise
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Blocks
 
+MOST_ASKED: Final = 32  # who waits is asked about again and again: so many are remembered
 _HALVES: Final[tuple[int, ...]] = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
 _SURE: Final = [1.0] * len(GRID)
 _SAVED: Final = (
@@ -49,13 +50,11 @@ class LearnedPolicy:
         self.is_clairvoyant = False  # whether the driver has told the true length of anybody
         self._tables: dict[Habit, Survival] = {}  # that were asked for while they were noted
         self._notes_tables = False
-        # Of the request that was asked about last: it is asked about several times, and again at each look.
         # Who did not fit beside what is held, and of what that followed.
         self._full_for = ""
         self._full_outlook = self._full_ledger = 0
         self._full_overlap = 0.0
-        self._asked: Arrived | None = None
-        self._asked_habits: tuple[Habit, ...] = ()
+        self._asked: dict[str, tuple[Arrived, tuple[Habit, ...]]] = {}
         self._asked_forgotten = 0
 
     @property
@@ -237,11 +236,16 @@ class LearnedPolicy:
         return table
 
     def _habits_of(self, event: Arrived) -> tuple[Habit, ...]:
-        lengths = self.lengths
-        if event is not self._asked or lengths.forgotten != self._asked_forgotten:
-            chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
-            self._asked, self._asked_habits, self._asked_forgotten = event, chain, lengths.forgotten
-        return self._asked_habits
+        lengths, asked = self.lengths, self._asked
+        if lengths.forgotten != self._asked_forgotten or len(asked) > MOST_ASKED:
+            asked.clear()
+        known = asked.get(event.request_id)
+        if known is not None and known[0] is event:
+            return known[1]
+        chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
+        self._asked_forgotten = lengths.forgotten
+        asked[event.request_id] = event, chain
+        return chain
 
     # What happens
 
@@ -315,7 +319,7 @@ class LearnedPolicy:
         lengths = Lengths.restored(_part(state, "lengths"))
         numbers = [_number(state, name, least, most) for name, least, most in _SAVED]
         self.lengths = lengths
-        self._asked = None
+        self._asked.clear()
         self.margin.added, self.pace.ns_per_step, self.forecast.bias = numbers[:3]
         self.pace.prefill_ns, self.pace.prefill_tokens = numbers[3:]
 

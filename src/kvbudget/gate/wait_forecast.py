@@ -39,11 +39,11 @@ def steps_until_room(
     room = blocks - max(newcomer.mean, default=newcomer.held)
     mean, spread, sequences = outlook.mean, outlook.spread, outlook.alive
     if ahead is not None:
-        mean = [one + more for one, more in zip(mean, ahead.blocks, strict=True)]
-        sequences = [one + more for one, more in zip(sequences, ahead.sequences, strict=True)]
+        mean = [mean[g] + ahead.blocks[g] for g in range(len(GRID))]
+        sequences = [sequences[g] + ahead.sequences[g] for g in range(len(GRID))]
     variance = 0.0
     if kept is not None:
-        mean = [one + more for one, more in zip(mean, kept.blocks, strict=True)]
+        mean = [mean[g] + kept.blocks[g] for g in range(len(GRID))]
         variance = kept.variance
         seats -= int(kept.slots)
     last = len(GRID) - 1
