@@ -167,6 +167,20 @@ def test_names_from_outside_do_not_pile_up() -> None:
     assert kept[1] is lengths.chain("tenant-0", "chat", 2000, 500)[1]
 
 
+def test_a_finer_key_that_was_saved_without_its_coarser_one_leans_on_the_new_one() -> None:
+    lengths = Lengths()
+    teach(lengths, "a", 50)
+    state = lengths.state()
+    state["habits"] = state["habits"][-1:]
+    restored = Lengths.restored(state)
+    alone = next(iter(restored._habits.values()))
+    before = alone.survival()
+    chain = restored.chain("a", "chat", 2000, 500)
+    assert chain[-1] is alone
+    assert alone.parent is chain[-2]
+    assert alone.survival() is not before
+
+
 def test_state_that_was_saved_gives_the_same_tables() -> None:
     lengths, rng = Lengths(), Random(3)
     for _ in range(500):

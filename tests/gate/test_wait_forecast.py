@@ -119,3 +119,8 @@ def test_whether_there_is_room_by_then_with_one_more_is_what_the_whole_reckoning
         ahead.sequences[g] += more.alive[g]
     together = steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
     assert told == (together is not None and together <= steps)
+
+
+def test_where_nothing_is_ever_free_there_is_no_room_by_any_time() -> None:
+    outlook = living(1 << 30, 1 << 30)
+    assert not has_room_by(1e9, outlook, 2.0, NEW, 100.0, 10, Demand(0), NEW)

@@ -245,6 +245,7 @@ class Lengths:
                 self.forgotten += 1
         if habit.parent is not parent:
             habit.parent = parent  # the coarser one was forgotten and begun anew
+            habit.count_anew()
             self.root.taught += 1
             self.root.answered += 1
         self._habits[key] = habit  # the most recently used is the last

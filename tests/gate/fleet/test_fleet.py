@@ -207,6 +207,13 @@ def test_one_instance_with_names_refuses_others(make_fleet: Make) -> None:
     assert (scene.arrive("r1", model="a"), scene.arrive("r2", model="b")) == (["r1>x"], ["r2!unknown_model"])
 
 
+def test_one_instance_alone_lets_in_who_waits_when_its_pool_grows(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,))
+    assert scene.arrive("a", 48, 16) == ["a>x"]
+    assert scene.arrive("b", 48, 16) == ["b..x"]
+    assert scene.up("x", 8) == ["b>x"]
+
+
 def test_who_told_no_names_yet_may_serve_any(make_fleet: Make) -> None:
     scene = make_fleet(x=(10, None, MemberOptions(models=frozenset({"a"}))), y=(0,))
     assert scene.arrive("r", model="b") == ["r!no_backend"]
