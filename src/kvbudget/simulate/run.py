@@ -130,6 +130,11 @@ class Simulation:
             self._dues += 1
             heapq.heappush(self._due, (now_ns + pause_ns, self._dues, client))
 
+    def forwarded(self, client: Client) -> None:
+        """An instance let a client's try in."""
+        if self._placing is not None:
+            self._placing.forwarded(client)
+
     def finished(self, client: Client, output_tokens: int, now_ns: int) -> None:
         """An instance has answered a client."""
         self._end(client, Ending.FINISHED, now_ns, output_tokens)
