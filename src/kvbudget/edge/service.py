@@ -17,6 +17,9 @@ from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.demand import DemandWatch
+from kvbudget.edge.discovery.discovery import discovery_of
+from kvbudget.edge.discovery.nowhere import nowhere
+from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
@@ -55,7 +58,8 @@ class ServiceSettings:
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
     tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
-    `instances`: several engines, each by itself; else the one at `backend_url`.
+    `instances`: several engines, each by itself; else the one at `backend_url`. `sources`: where engines are found
+    beside them (`kubernetes`: how its API server is asked); then there may be none else.
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
     is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
     `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
@@ -65,6 +69,8 @@ class ServiceSettings:
 
     backend_url: str
     instances: tuple[InstanceSettings, ...] = ()
+    sources: tuple[Sought, ...] = ()
+    kubernetes: KubernetesAccess | None = None
     fleet: FleetConfig = field(default_factory=FleetConfig)
     tokenizer: str = "engine"
     counting: CountingSettings = field(default_factory=CountingSettings)
@@ -94,12 +100,13 @@ class ServiceSettings:
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
 
     def each(self) -> tuple[InstanceSettings, ...]:
-        """Every instance, with what holds for all of them where it says nothing itself."""
-        if not self.instances:
+        """Every instance that is named, with what holds for all of them where it says nothing itself."""
+        if not self.instances and not self.sources:
             return (InstanceSettings(self.backend_url, "", self.pool_blocks, self.block_size, self.layout),)
-        return tuple([self._completed(one) for one in self.instances])
+        return tuple([self.completed(one) for one in self.instances])
 
-    def _completed(self, one: InstanceSettings) -> InstanceSettings:
+    def completed(self, one: InstanceSettings) -> InstanceSettings:
+        """With what holds for all where it says nothing itself."""
         layout = self.layout if one.block_size is None else one.layout
         blocks = self.pool_blocks if one.pool_blocks is None else one.pool_blocks
         size = self.block_size if one.block_size is None else one.block_size
@@ -112,16 +119,14 @@ class GateService:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
-        engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
-        self.instances = [
-            Instance(
-                one, settings.gate, settings.fleet, settings.upstream_limits,
-                prefix_cache_assumed=settings.prefix_cache_assumed, tls=engine_tls,
-            )
-            for one in settings.each()
-        ]  # fmt: skip
-        self.fleet = Fleet([instance.member for instance in self.instances], settings.fleet)
-        first = self.instances[0]
+        self._engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
+        self.instances = [self._made(one) for one in settings.each()]
+        # Where instances come and go: who stands for all of them while there is none.
+        self.home = nowhere(settings.sources, settings.gate, settings.fleet) if settings.sources else None
+        home = None if self.home is None else self.home.member
+        self.fleet = Fleet([instance.member for instance in self.instances], settings.fleet, home)
+        first = self.instances[0] if self.instances else self.home
+        assert first is not None  # noqa: S101 - without sources there is an instance
         self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
@@ -143,17 +148,59 @@ class GateService:
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         for instance in self.instances:
-            instance.push = self.gateway.push_at
-            instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
-            instance.found_up = self._heed_contexts
-        self.use_api_keys()
+            self._adopt(instance)
+        self.discovery = discovery_of(
+            settings.sources, settings.kubernetes, settings.backend_ca,
+            gateway=self.gateway, instances=self.instances, make=self._found, changed=self._came_or_went,
+        ) if settings.sources else None  # fmt: skip
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
         self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
         path = settings.learned_state
-        self._learned = None if path is None else LearnedFile(path, self.gate.learned)
+        self._learned = None if path is None else LearnedFile(path, self.fleet.home.gate.learned)
+
+    def _made(self, settings: InstanceSettings) -> Instance:
+        own = self.settings
+        return Instance(
+            settings, own.gate, own.fleet, own.upstream_limits,
+            prefix_cache_assumed=own.prefix_cache_assumed, tls=self._engine_tls,
+        )  # fmt: skip
+
+    def _adopt(self, instance: Instance) -> None:
+        """What an instance tells, and the key that its engine gets."""
+        instance.push = self.gateway.push_at
+        instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
+        instance.found_up = self._heed_contexts
+        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
+
+    def _found(self, settings: InstanceSettings) -> Instance:
+        """An instance that a source tells of."""
+        instance = self._made(self.settings.completed(settings))
+        self._adopt(instance)
+        return instance
+
+    def each_with_settings(self) -> list[tuple[Instance, InstanceSettings]]:
+        """Every instance, and what the settings say of it now."""
+        named, told = self.settings.each(), []
+        for number, instance in enumerate(self.instances):
+            if number < len(named):  # those that are found come behind them
+                told.append((instance, named[number]))
+                continue
+            assert self.discovery is not None  # noqa: S101 - else all are named
+            told.append(
+                (instance, self.settings.completed(self.discovery.settings_of(instance, self.settings.sources)))
+            )
+        return told
+
+    def _came_or_went(self) -> None:
+        """Whoever asks for the gate or the engine, gets those of the first that stays."""
+        staying = [instance for instance in self.instances if not instance.member.leaving]
+        first = next(iter(staying or self.instances), None) or self.home
+        assert first is not None  # noqa: S101 - there is a home where instances come and go
+        self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
+        self.gateway.gate, self.gateway.backend = self.gate, self.backend
 
     @property
     def url(self) -> str:
@@ -205,6 +252,10 @@ class GateService:
         )
         for instance in self.instances:
             instance.start()
+        if self.discovery is not None:
+            gauges, families = self.gateway.metrics.gauges, self.discovery.families
+            self.gateway.metrics.gauges = lambda: [*gauges(), *families()]
+            self.discovery.start()
         self.demand.start()
         if self._learned is not None:
             self._learned.keep()
@@ -250,6 +301,8 @@ class GateService:
     async def close(self) -> None:
         """End everything; may be called in any state."""
         await self.demand.close()
+        if self.discovery is not None:
+            await self.discovery.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:
@@ -262,6 +315,8 @@ class GateService:
             await self._control_plane.close()
         for instance in self.instances:
             instance.upstream.close()
+        if self.home is not None:
+            self.home.upstream.close()
         if self._learned is not None:
             await self._learned.close()
         if self._access_log is not None:
@@ -273,7 +328,7 @@ class GateService:
     def _heed_contexts(self) -> None:
         """What no engine can take need not be tokenized."""
         contexts = [instance.member.gate.max_context for instance in self.instances]
-        heed_context(self.reception.counter, max(contexts))
+        heed_context(self.reception.counter, max(contexts))  # one of them was just looked at
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
@@ -324,4 +379,6 @@ async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) 
 
 
 def _all_up(service: GateService) -> bool:
+    if service.discovery is not None and not service.discovery.answered:
+        return False
     return all(one.member.gate.backend_up for one in service.instances)

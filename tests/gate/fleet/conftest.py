@@ -84,7 +84,7 @@ def make_fleet() -> Callable[..., Scene]:
         for name, size in sizes.items():
             options = size[2] if len(size) > 2 else None
             members.append(a_member(name, config, options, **(gate or {})))  # type: ignore[arg-type]
-        home = a_member("home", config, **(gate or {})) if open_to_others else None
+        home = a_member("home", config, None, **(gate or {})) if open_to_others else None
         scene = Scene(Fleet(members, config, home))
         for name, size in sizes.items():
             if size[0]:
