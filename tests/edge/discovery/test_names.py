@@ -29,7 +29,8 @@ def asked(*answers: list[str] | OSError) -> list[Any]:
         return [entry(address) for address in answer]
 
     async def all_of_them() -> list[Any]:
-        lookup, made = NameLookup(DnsName("engines", 8000), told), []
+        lookup = NameLookup(DnsName("engines", 8000), told)
+        made: list[Any] = []
         for _ in answers:
             try:
                 made.append([one.url for one in await lookup.ask()])

@@ -5,8 +5,8 @@ import pytest
 from kvbudget.edge.discovery.sources import (
     DnsName,
     KubernetesService,
-    Source,
     Sought,
+    Source,
     TargetList,
     is_source,
     source_of,

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kvbudget.edge.discovery.kubernetes import EndpointWatch
 from kvbudget.edge.discovery.names import EVERY_S as NAMES_EVERY_S
-from kvbudget.edge.discovery.names import MISSES, NameLookup, Resolve, resolve
+from kvbudget.edge.discovery.names import MISSES, NameLookup, resolve
 from kvbudget.edge.discovery.roster import MOST_FOUND, Found, Roster
 from kvbudget.edge.discovery.sources import DnsName, KubernetesAccess, KubernetesService, Sought
 from kvbudget.edge.discovery.target_list import EVERY_S as LIST_EVERY_S
@@ -299,7 +299,6 @@ def discovery_of(
     instances: list[Instance],
     make: Callable[[InstanceSettings], Instance],
     changed: Callable[[], None],
-    resolver: Resolve = resolve,
 ) -> Discovery:
     """Ready to start. `access`: of the API server, where a source is a service of Kubernetes; `authorities`: a PEM file
     by which https lists are checked. Raises BadValueError."""
@@ -307,7 +306,7 @@ def discovery_of(
     for one in sought:
         source = one.source
         if isinstance(source, DnsName):
-            polled = Polled(NameLookup(source, resolver).ask, NAMES_EVERY_S)
+            polled = Polled(NameLookup(source, resolve).ask, NAMES_EVERY_S)
             discovery.follow(one, polled, misses=MISSES)
         elif isinstance(source, KubernetesService):
             if access is None:
