@@ -69,8 +69,6 @@ class ServiceSettings:
 
     backend_url: str
     instances: tuple[InstanceSettings, ...] = ()
-    sources: tuple[Sought, ...] = ()
-    kubernetes: KubernetesAccess | None = None
     fleet: FleetConfig = field(default_factory=FleetConfig)
     tokenizer: str = "engine"
     counting: CountingSettings = field(default_factory=CountingSettings)
@@ -98,6 +96,8 @@ class ServiceSettings:
     admin_token: str | None = field(default=None, repr=False)
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
+    sources: tuple[Sought, ...] = ()
+    kubernetes: KubernetesAccess | None = None
 
     def each(self) -> tuple[InstanceSettings, ...]:
         """Every instance that is named, with what holds for all of them where it says nothing itself."""
