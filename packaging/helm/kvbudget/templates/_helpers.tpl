@@ -68,23 +68,25 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "kvbudget.check" -}}
-{{- $several := or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled (and .Values.extproc.enabled) -}}
-{{- if and $several (not .Values.ledger.url) -}}
-{{- fail "several gates before the same engines need ledger.url: each of them would promise the whole pool (replicas, autoscaling.enabled, extproc.enabled)" -}}
+{{- $gates := int .Values.replicas -}}
+{{- if .Values.autoscaling.enabled -}}{{- $gates = int .Values.autoscaling.maxReplicas -}}{{- end -}}
+{{- if .Values.extproc.enabled -}}{{- $gates = add $gates (int .Values.extproc.replicas) -}}{{- end -}}
+{{- if and (gt (int $gates) 1) (not .Values.ledger.url) -}}
+{{- fail (printf "%d gates before the same engines need ledger.url: each of them would promise the whole pool (replicas, autoscaling, extproc)" (int $gates)) -}}
+{{- end -}}
+{{- if and (gt (int $gates) 1) .Values.learnedState.existingClaim -}}
+{{- fail "learnedState.existingClaim is for one gate: several would overwrite one another's" -}}
 {{- end -}}
 {{- if and (not .Values.backends) (not (contains "backend" .Values.config)) -}}
 {{- fail "backends is empty, and config names none" -}}
-{{- end -}}
-{{- if and .Values.learnedState.existingClaim $several -}}
-{{- fail "learnedState.existingClaim is for one gate: several would overwrite one another's" -}}
 {{- end -}}
 {{- end -}}
 
 {{/* Flags that gate and external processor have in common. */}}
 {{- define "kvbudget.args" -}}
-- --host=0.0.0.0
-- --admin-host=0.0.0.0
-- --admin-port={{ .Values.adminService.port }}
+- --host={{ .Values.listen }}
+- --admin-host={{ .Values.listen }}
+- --admin-port=8801
 - --learned-state=/state/learned.json
 - --queue-seconds={{ .Values.queueSeconds }}
 - --drain-seconds={{ include "kvbudget.drainSeconds" . }}
@@ -150,11 +152,11 @@ annotations:
 {{- end -}}
 
 {{- define "kvbudget.podSpec" -}}
+serviceAccountName: {{ include "kvbudget.serviceAccountName" .root }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-serviceAccountName: {{ include "kvbudget.serviceAccountName" .root }}
 automountServiceAccountToken: {{ if include "kvbudget.namespaces" .root }}true{{ else }}false{{ end }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "kvbudget.graceSeconds" .root }}
