@@ -84,26 +84,26 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Flags that gate and external processor have in common. */}}
 {{- define "kvbudget.args" -}}
-- --host={{ .Values.listen }}
-- --admin-host={{ .Values.listen }}
+- "--host={{ .Values.listen }}"
+- "--admin-host={{ .Values.listen }}"
 - --admin-port=8801
 - --learned-state=/state/learned.json
-- --queue-seconds={{ .Values.queueSeconds }}
+- --queue-seconds={{ int .Values.queueSeconds }}
 - --drain-seconds={{ include "kvbudget.drainSeconds" . }}
 {{- if .Values.config }}
 - --config=/etc/kvbudget/kvbudget.toml
 {{- end }}
 {{- range .Values.backends }}
-- --backend={{ . }}
+- {{ printf "--backend=%s" . | quote }}
 {{- end }}
 {{- with .Values.policy }}
-- --policy={{ . }}
+- {{ printf "--policy=%s" . | quote }}
 {{- end }}
 {{- with .Values.ledger.url }}
-- --ledger={{ . }}
+- {{ printf "--ledger=%s" . | quote }}
 {{- end }}
 {{- with .Values.ledger.lost }}
-- --ledger-lost={{ . }}
+- {{ printf "--ledger-lost=%s" . | quote }}
 {{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
