@@ -22,7 +22,7 @@ from kvbudget.planner.advice.longcontext import Timeouts
 from prometheus import promtool, series_in
 
 VERSIONS = ("1.27", "1.31", "1.37")
-CRDS = {"ServiceMonitor": operator.ServiceMonitor, "PrometheusRule": operator.PrometheusRule}
+CRDS: dict[str, Any] = {"ServiceMonitor": operator.ServiceMonitor, "PrometheusRule": operator.PrometheusRule}
 EVERYTHING = "everything-values.yaml"
 _PROGRAM = "/opt/kvbudget/bin/kvbudget"  # of docs/examples/deploy/Containerfile
 
