@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -34,6 +34,10 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 # A real Prometheus for the tests of dashboards and rules: they fail without it. KVBUDGET_PROMETHEUS names another folder.
 prometheus:
 	@scripts/install_prometheus.sh .cache/prometheus
+
+# A real helm and kubectl for the tests of the chart: they fail without them. KVBUDGET_HELM names another folder.
+helm:
+	@scripts/install_helm.sh .cache/helm
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one, ARGS="--port 9000" for more flags
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine) $(ARGS)
@@ -66,7 +70,7 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
-test: lint types floors prometheus ## lint, types, floors and every test that needs no GPU
+test: lint types floors prometheus helm ## lint, types, floors and every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 

@@ -151,7 +151,7 @@ class GateService:
             self._adopt(instance)
         self.discovery = discovery_of(
             settings.sources, settings.kubernetes, settings.backend_ca,
-            gateway=self.gateway, instances=self.instances, make=self._found, changed=self._came_or_went,
+            gateway=self.gateway, instances=self.instances, make=self._found, changed=self._came_or_went, gone=self._gone,
         ) if settings.sources else None  # fmt: skip
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
@@ -180,6 +180,10 @@ class GateService:
         instance = self._made(self.settings.completed(settings))
         self._adopt(instance)
         return instance
+
+    async def _gone(self, instance: Instance) -> None:
+        """An instance that a source told of has left the fleet; nothing of it is under way."""
+        instance.upstream.close()
 
     def each_with_settings(self) -> list[tuple[Instance, InstanceSettings]]:
         """Every instance, and what the settings say of it now."""

@@ -111,12 +111,15 @@ class Discovery:
         instances: list[Instance],
         make: Callable[[InstanceSettings], Instance],
         changed: Callable[[], None],
+        gone: Callable[[Instance], Awaitable[None]],
     ) -> None:
-        """`make`: an instance by its settings, not started; `changed`: called after one has joined or gone."""
+        """`make`: an instance by its settings, not started; `changed`: called after one has joined, begun to leave or
+        gone; `gone`: lets go of what one had, which is in the fleet no more."""
         self._gateway = gateway
         self._instances = instances
         self._make = make
         self._changed = changed
+        self._gone = gone
         self._followed: list[_Followed] = []
         self._own: dict[str, tuple[Instance, _Followed]] = {}  # by url: those that were found, leaving or not
         self._taking: asyncio.Task[None] | None = None
@@ -261,7 +264,7 @@ class Discovery:
         del self._own[url], gateway.backends[backend.name]
         self._instances.remove(instance)
         self._changed()
-        instance.upstream.close()
+        await self._gone(instance)
         log.info("%s has gone", backend.name)
 
     def _is_over(self, instance: Instance) -> bool:
@@ -299,10 +302,11 @@ def discovery_of(
     instances: list[Instance],
     make: Callable[[InstanceSettings], Instance],
     changed: Callable[[], None],
+    gone: Callable[[Instance], Awaitable[None]],
 ) -> Discovery:
     """Ready to start. `access`: of the API server, where a source is a service of Kubernetes; `authorities`: a PEM file
     by which https lists are checked. Raises BadValueError."""
-    discovery = Discovery(gateway, instances, make, changed)
+    discovery = Discovery(gateway, instances, make, changed, gone)
     for one in sought:
         source = one.source
         if isinstance(source, DnsName):
