@@ -17,7 +17,7 @@ from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.demand import DemandWatch
-from kvbudget.edge.discovery.discovery import discovery_of
+from kvbudget.edge.discovery.discovery import Discovery, discovery_of
 from kvbudget.edge.discovery.nowhere import nowhere
 from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
@@ -149,10 +149,7 @@ class GateService:
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         for instance in self.instances:
             self._adopt(instance)
-        self.discovery = discovery_of(
-            settings.sources, settings.kubernetes, settings.backend_ca,
-            gateway=self.gateway, instances=self.instances, make=self._found, changed=self._came_or_went, gone=self._gone,
-        ) if settings.sources else None  # fmt: skip
+        self.discovery = self._discovery() if settings.sources else None
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
@@ -174,6 +171,13 @@ class GateService:
         instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
         instance.found_up = self._heed_contexts
         instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
+
+    def _discovery(self) -> Discovery:
+        own = self.settings
+        return discovery_of(
+            own.sources, own.kubernetes, own.backend_ca, gateway=self.gateway, instances=self.instances,
+            make=self._found, changed=self._came_or_went, gone=self._gone,
+        )  # fmt: skip
 
     def _found(self, settings: InstanceSettings) -> Instance:
         """An instance that a source tells of."""
