@@ -181,7 +181,9 @@ _OWN: Final = (
         "gate",
         Severity.WARNING,
         "max by (gate, source) (kvbudget_discovery_age_seconds) > 300\n"
-        "or max by (gate, source) (increase(kvbudget_discovery_failures_total[5m]) > 0 unless kvbudget_discovery_age_seconds)",
+        "or max by (gate, source) (\n"
+        "  increase(kvbudget_discovery_failures_total[5m]) > 0 unless kvbudget_discovery_age_seconds\n"
+        ")",
         2,
         "Gate {{ $labels.gate }} has not been told by {{ $labels.source }} which engines there are.",
         "Who was known stays and goes on; who is new gets no work.",
