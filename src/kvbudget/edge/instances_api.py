@@ -77,7 +77,7 @@ def instance_of(gateway: Gateway, member: Member, now_ns: int) -> dict[str, obje
         "engine": facts.engine or None,
         "up": gate.backend_up,
         "problem": facts.problem,
-        "draining": member.draining,
+        "draining": member.draining or member.leaving,
         "leaving": member.leaving,
         "ejected": member.circuit.is_open,
         "slow_start_share": round(member.ramp.share(now_ns), 3),
