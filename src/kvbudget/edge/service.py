@@ -149,6 +149,7 @@ class GateService:
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         for instance in self.instances:
             self._adopt(instance)
+        self.use_api_keys()
         self.discovery = self._discovery() if settings.sources else None
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: HttpServer | None = None
@@ -158,57 +159,11 @@ class GateService:
         path = settings.learned_state
         self._learned = None if path is None else LearnedFile(path, self.fleet.home.gate.learned)
 
-    def _made(self, settings: InstanceSettings) -> Instance:
-        own = self.settings
-        return Instance(
-            settings, own.gate, own.fleet, own.upstream_limits,
-            prefix_cache_assumed=own.prefix_cache_assumed, tls=self._engine_tls,
-        )  # fmt: skip
-
     def _adopt(self, instance: Instance) -> None:
-        """What an instance tells, and the key that its engine gets."""
+        """What an instance tells."""
         instance.push = self.gateway.push_at
         instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
         instance.found_up = self._heed_contexts
-        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
-
-    def _discovery(self) -> Discovery:
-        own = self.settings
-        return discovery_of(
-            own.sources, own.kubernetes, own.backend_ca, gateway=self.gateway, instances=self.instances,
-            make=self._found, changed=self._came_or_went, gone=self._gone,
-        )  # fmt: skip
-
-    def _found(self, settings: InstanceSettings) -> Instance:
-        """An instance that a source tells of."""
-        instance = self._made(self.settings.completed(settings))
-        self._adopt(instance)
-        return instance
-
-    async def _gone(self, instance: Instance) -> None:
-        """An instance that a source told of has left the fleet; nothing of it is under way."""
-        instance.upstream.close()
-
-    def each_with_settings(self) -> list[tuple[Instance, InstanceSettings]]:
-        """Every instance, and what the settings say of it now."""
-        named, told = self.settings.each(), []
-        for number, instance in enumerate(self.instances):
-            if number < len(named):  # those that are found come behind them
-                told.append((instance, named[number]))
-                continue
-            assert self.discovery is not None  # noqa: S101 - else all are named
-            told.append(
-                (instance, self.settings.completed(self.discovery.settings_of(instance, self.settings.sources)))
-            )
-        return told
-
-    def _came_or_went(self) -> None:
-        """Whoever asks for the gate or the engine, gets those of the first that stays."""
-        staying = [instance for instance in self.instances if not instance.member.leaving]
-        first = next(iter(staying or self.instances), None) or self.home
-        assert first is not None  # noqa: S101 - there is a home where instances come and go
-        self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
-        self.gateway.gate, self.gateway.backend = self.gate, self.backend
 
     @property
     def url(self) -> str:
@@ -329,6 +284,52 @@ class GateService:
             await self._learned.close()
         if self._access_log is not None:
             await self._access_log.close()
+
+    def _made(self, settings: InstanceSettings) -> Instance:
+        own = self.settings
+        return Instance(
+            settings, own.gate, own.fleet, own.upstream_limits,
+            prefix_cache_assumed=own.prefix_cache_assumed, tls=self._engine_tls,
+        )  # fmt: skip
+
+    def _discovery(self) -> Discovery:
+        own = self.settings
+        return discovery_of(
+            own.sources, own.kubernetes, own.backend_ca, gateway=self.gateway, instances=self.instances,
+            make=self._found, changed=self._came_or_went, gone=self._gone,
+        )  # fmt: skip
+
+    def _found(self, settings: InstanceSettings) -> Instance:
+        """An instance that a source tells of."""
+        instance = self._made(self.settings.completed(settings))
+        self._adopt(instance)
+        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
+        return instance
+
+    async def _gone(self, instance: Instance) -> None:
+        """An instance that a source told of has left the fleet; nothing of it is under way."""
+        instance.upstream.close()
+
+    def each_with_settings(self) -> list[tuple[Instance, InstanceSettings]]:
+        """Every instance, and what the settings say of it now."""
+        named, told = self.settings.each(), []
+        for number, instance in enumerate(self.instances):
+            if number < len(named):  # those that are found come behind them
+                told.append((instance, named[number]))
+                continue
+            assert self.discovery is not None  # noqa: S101 - else all are named
+            told.append(
+                (instance, self.settings.completed(self.discovery.settings_of(instance, self.settings.sources)))
+            )
+        return told
+
+    def _came_or_went(self) -> None:
+        """Whoever asks for the gate or the engine, gets those of the first that stays."""
+        staying = [instance for instance in self.instances if not instance.member.leaving]
+        first = next(iter(staying or self.instances), None) or self.home
+        assert first is not None  # noqa: S101 - there is a home where instances come and go
+        self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
+        self.gateway.gate, self.gateway.backend = self.gate, self.backend
 
     def _looked(self, facts: EngineFacts) -> None:
         self.instances[0].looked(facts)
