@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -38,6 +38,10 @@ prometheus:
 # A real redis-server for the tests of the shared ledger: they fail without it. KVBUDGET_REDIS names another folder.
 redis:
 	@scripts/install_redis.sh .cache/redis
+
+# A real helm and kubectl for the tests of the chart: they fail without them. KVBUDGET_HELM names another folder.
+helm:
+	@scripts/install_helm.sh .cache/helm
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one, ARGS="--port 9000" for more flags
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine) $(ARGS)
@@ -70,7 +74,7 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
-test: lint types floors prometheus redis ## lint, types, floors and every test that needs no GPU
+test: lint types floors prometheus redis helm ## lint, types, floors and every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 

@@ -149,7 +149,7 @@ complete -c kvbudget -n '_shtab_kvbudget_using gpus' -l json -d 'one JSON docume
 complete -c kvbudget -n '_shtab_kvbudget_using; and test $_shtab_kvbudget_npos -eq 0' -a serve -d 'The gate: admit every request by its real tokens before it reaches the engine.'
 complete -c kvbudget -n '_shtab_kvbudget_using serve' -s h -l help -d 'show this help message and exit'
 complete -c kvbudget -n '_shtab_kvbudget_using serve' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read [gate] of this kvbudget.toml; flags given here win; SIGHUP reads it again'
-complete -c kvbudget -n '_shtab_kvbudget_using serve' -l backend -x -d 'an engine: http(s)://HOST:PORT or unix:/path; may be given several times'
+complete -c kvbudget -n '_shtab_kvbudget_using serve' -l backend -x -d 'an engine: http(s)://HOST:PORT or unix:/path; or where engines are found: dns://NAME:PORT, k8s://NAMESPACE/SERVICE[:PORT], http-sd+http://HOST:PORT/PATH; may be given several times'
 complete -c kvbudget -n '_shtab_kvbudget_using serve' -l backend-ca -x -d 'authorities (PEM) of https engines; default: the system'"'"'s'
 complete -c kvbudget -n '_shtab_kvbudget_using serve' -l backend-api-key-file -x -d 'the engines'"'"' own API key (or KVBUDGET_BACKEND_API_KEY): sent with the gate'"'"'s own calls, and in place of the clients'"'"' keys where [gate.keys] asks for those; SIGHUP reads it anew'
 complete -c kvbudget -n '_shtab_kvbudget_using serve' -l embedded-engine -d 'start the embedded paged engine as the backend'

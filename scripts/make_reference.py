@@ -16,6 +16,7 @@ from kvbudget.diagnose.verdict import CODES
 from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
 from kvbudget.edge.demand import FORECAST_GAUGES
+from kvbudget.edge.discovery.discovery import DISCOVERY_METRICS
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
@@ -109,7 +110,7 @@ ADMIN_PATHS = {
     "/api/plan, /api/export, /api/catalogue, /api/scenarios, /api/simulate, /api/pages": "What the other pages ask, also of `kvbudget ui`.",
 }
 BACKENDS = {
-    "url": "Where it is: `http://HOST:PORT`.",
+    "url": "Where it is: `http://HOST:PORT`; or a source of engines (`dns://`, `k8s://`, `http-sd+http://`), each of which gets what the table says.",
     "name": "Its name in metrics, answers and the admin API; host and port where it is not given.",
     "models": "Names under which it is asked for, beside those that the engine lists.",
     "aliases": "Other names, each with the engine's own: the request is sent with that.",
@@ -463,6 +464,9 @@ def metrics() -> str:
     lines = ["## Metrics", "", "On the admin port, `/metrics`.", "", "| name | type | meaning |", "|---|---|---|"]
     for name, text in {**GAUGES, **FORECAST_GAUGES}.items():
         lines.append(f"| `{name}` | gauge | {text} |")
+    for name, text in DISCOVERY_METRICS.items():
+        counts = name.endswith("_failures")
+        lines.append(f"| `{name}{'_total' if counts else ''}` | {'counter' if counts else 'gauge'} | {text} |")
     for family in GateMetrics().collect():
         suffix = "_total" if family.type == "counter" else ""
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbudget.cli.serving.backends import backend_url, instances_of
+from kvbudget.cli.serving.backends import backend_url, divided, instances_of, kubernetes_access
 from kvbudget.edge.budget.file import read_budget
+from kvbudget.edge.discovery.sources import DnsName, KubernetesAccess, KubernetesService
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings
 from kvbudget.errors import BadConfigError, BadValueError, InputError
@@ -74,3 +75,35 @@ def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, tol
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(InputError):
         backend_url(url)
+
+
+def test_sources_are_told_from_engines_in_flags_and_file_alike(tmp_path: Path) -> None:
+    named, sought = divided(instances_of(["http://a:1", "dns://engines:8000", "k8s://llm/vllm:http"], None))
+    assert [one.url for one in named] == ["http://a:1"]
+    assert [one.source for one in sought] == [DnsName("engines", 8000), KubernetesService("llm", "vllm", "http")]
+    told = '[[backend]]\nurl = "dns://engines:8000"\nname = "chat"\nweight = 2\nmodels = ["m"]\n'
+    (_, (only,)) = divided(from_file(tmp_path, told))
+    assert (only.template.name, only.template.weight, only.template.models) == ("chat", 2.0, ("m",))
+    assert ServiceSettings("", sources=(only,)).each() == ()
+
+
+@pytest.mark.parametrize("url", ["dns://engines", "k8s://vllm", "http-sd+http://"])
+def test_a_source_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(InputError):
+        instances_of([url], None)
+
+
+def test_a_pod_asks_its_own_api_server_and_who_is_none_may_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KVBUDGET_KUBERNETES_API"):
+        monkeypatch.delenv(name, raising=False)
+    assert kubernetes_access() is None
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert kubernetes_access() == KubernetesAccess("https://10.96.0.1:443", f"{account}/token", f"{account}/ca.crt")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    found = kubernetes_access()
+    assert found is not None
+    assert found.url == "https://[fd00::1]:6443"
+    monkeypatch.setenv("KVBUDGET_KUBERNETES_API", "http://127.0.0.1:8001/")
+    assert kubernetes_access() == KubernetesAccess("http://127.0.0.1:8001")

@@ -26,6 +26,8 @@ EPILOG = """examples:
       before a vLLM: pool, context cap and token counts are the engine's own
   kvbudget serve --backend http://10.0.0.7:8000 --backend http://10.0.0.8:8000
       before two: each with its own pool; models by name, long requests only where they fit
+  kvbudget serve --backend k8s://llm/vllm:8000
+      before the ready pods of a Kubernetes service: they come and go while the gate runs
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer ./Qwen3-8B --policy worst-case
       count with the model's tokenizer; promise every request its worst case
   kvbudget serve --backend http://127.0.0.1:8000 --tokenizer bound --pool-blocks 2048 --block-size 16
@@ -251,7 +253,7 @@ def page_of(admin_url: str) -> str:
 
 
 def _urls(service: "GateService") -> str:
-    return " and ".join(instance.backend.url for instance in service.instances)
+    return " and ".join([instance.backend.url for instance in service.instances] or [service.backend.url])
 
 
 def _chosen(instance: "Instance") -> dict[str, object]:

@@ -138,7 +138,7 @@ GAUGES = {
     "kvbudget_taken_blocks": "Blocks that are not promised for now: held elsewhere, or of an engine that came back.",
     "kvbudget_sequences": "Sequences that requests let in through this gate may have running at once.",
     "kvbudget_sequence_limit": "Sequences that may run at once (max_num_seqs).",
-    "kvbudget_instance_draining": "1 if the instance is taken out of service by an operator, else 0.",
+    "kvbudget_instance_draining": "1 if an operator takes the instance out of service, or it is found no more; else 0.",
     "kvbudget_instance_ejected": "1 if failures in a row took the instance out, else 0.",
     "kvbudget_finding": "1 while what the code says holds of the instance, else 0; `kvbudget diagnose` has the codes.",
     "kvbudget_queue_requests": "Requests that wait for room.",
@@ -189,7 +189,7 @@ def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
         "kvbudget_taken_blocks": gate.promises.taken_blocks,
         "kvbudget_sequences": ledger.sequences,
         "kvbudget_sequence_limit": gate.config.max_num_seqs,
-        "kvbudget_instance_draining": float(member.draining),
+        "kvbudget_instance_draining": float(member.draining or member.leaving),
         "kvbudget_instance_ejected": float(member.circuit.is_open),
     }
     held = held_blocks(gateway, member)
@@ -202,6 +202,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
     """The gate as one JSON document: pool, promises by tenant, requests, queue, backend. Blocks and tokens are ints."""
     gateway = reception.gateway
     gate, facts = gateway.gate, gateway.backend.facts
+    member = gateway.fleet.named(gateway.backend.name)  # None: nobody has been found yet
     ledger = gate.ledger
     reading = facts.reading
     pool = facts.pool
@@ -218,7 +219,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
             "reserved_blocks": gate.promised_blocks(),
             "peak_sum_blocks": ledger.peak_sum_blocks,
             "free_blocks": gate.free_blocks(),
-            "held_blocks": held_blocks(gateway, gateway.fleet.members[0]),
+            "held_blocks": None if member is None else held_blocks(gateway, member),
         },
         "policy": gate.config.policy.value,
         "shadow": gateway.shadow,
@@ -238,7 +239,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         "queue": {
             "requests": len(gate.queue),
             "tokens": gate.queue.tokens,
-            "next": waiting_at(gateway.fleet.members[0], _SHOWN_QUEUE, now_ns),
+            "next": [] if member is None else waiting_at(member, _SHOWN_QUEUE, now_ns),
         },
         "backend": {
             "url": gateway.backend.url,

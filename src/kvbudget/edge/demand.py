@@ -100,7 +100,8 @@ class DemandWatch:
         self._gateway = gateway
         self._now_ns = now_ns
         self._every_s = every_s
-        self._watched = [_Watched(member) for member in gateway.fleet.members]
+        self._watched: list[_Watched] = []
+        self._heed_members()
         self._minute = now_ns() // _NS_PER_MINUTE
         self._refused_before = gateway.metrics.refused_block_tokens
         self._task: asyncio.Task[None] | None = None
@@ -125,8 +126,16 @@ class DemandWatch:
             except Exception:  # a forecast must never be why a gate is not watched any more
                 log.exception("demand could not be looked at")
 
+    def _heed_members(self) -> None:
+        """Some may have come or gone."""
+        members = self._gateway.fleet.members
+        if [one.member for one in self._watched] != members:
+            known = {id(one.member): one for one in self._watched}
+            self._watched = [known.get(id(member)) or _Watched(member) for member in members]
+
     def look(self) -> None:
         """One look at all instances, and at the forecast when a minute is over."""
+        self._heed_members()
         minute = self._now_ns() // _NS_PER_MINUTE
         if minute > self._minute:
             refused = self._refused_tokens(minute - self._minute)

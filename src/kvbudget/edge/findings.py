@@ -68,9 +68,19 @@ class Findings:
         ] = {}  # by name: the newest look that was judged, and whether it was up
         self._lock = asyncio.Lock()
         self.latest: dict[str, Diagnosis] = {}
-        for name, backend in gateway.backends.items():
-            self._kept[name] = deque()
-            backend.on_scrape = self._heard(name)
+        self._followed: dict[str, Backend] = {}
+        self._follow()
+
+    def _follow(self) -> None:
+        """Those that there are now: some may come and go."""
+        backends = self._gateway.backends
+        for name in [name for name, backend in self._followed.items() if backends.get(name) is not backend]:
+            for told in (self._followed, self._kept, self._judged, self.latest):
+                told.pop(name, None)
+        for name, backend in backends.items():
+            if name not in self._followed:
+                self._followed[name], self._kept[name] = backend, deque()
+                backend.on_scrape = self._heard(name)
 
     def _heard(self, name: str) -> Callable[[str], None]:
         kept = self._kept[name]
@@ -88,6 +98,7 @@ class Findings:
     async def refresh(self) -> Mapping[str, Diagnosis]:
         """Judge what came since the last time."""
         async with self._lock:
+            self._follow()
             asked = [one for member in self._gateway.fleet.members if (one := self._asked(member)) is not None]
             if asked:
                 self.latest.update(await asyncio.to_thread(_judged, asked))

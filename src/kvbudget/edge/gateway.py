@@ -7,7 +7,7 @@ engine within the callback that received its last byte.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvbudget.edge.access_log import Asked, Record, RequestLog
@@ -50,7 +50,8 @@ class Gateway:
     """Owns the flows of a gate in front of its backends. All methods run in the event loop's thread.
 
     `gate` and `backend` are the first instance's; of several, `fleet` has the gates and `backends` the engines, by
-    name. `default_new_tokens` is promised and written into a request that names no limit.
+    name. Where instances come and go (`edge.discovery`) they are those of the first that stays. `default_new_tokens` is
+    promised and written into a request that names no limit.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class Gateway:
         prefix_keys: PrefixKeys | None = None,
         access_log: RequestLog | None = None,
         fleet: Fleet | None = None,
-        backends: Mapping[str, Backend] | None = None,
+        backends: dict[str, Backend] | None = None,
     ) -> None:
         self.gate = gate
         if fleet is None:
             config = FleetConfig()
             fleet = Fleet([Member(backend.name, gate, MemberOptions(), config)], config)
-            fleet.members[0].prefix_credit = False  # nobody is credited before the engine says that it has a cache
+            fleet.home.prefix_credit = False  # nobody is credited before the engine says that it has a cache
         self.fleet = fleet
         # What decides: the fleet, or the one gate itself, at no more cost than without a fleet.
         self.admission: Fleet | Gate = fleet if fleet.only is None else gate
@@ -109,12 +110,12 @@ class Gateway:
         return any(member.prefix_credit for member in self.fleet.members) if only is None else only.prefix_credit
 
     def backend_for(self, model: str | None) -> Backend:
-        """An engine that serves a model, one that is up if there is any."""
+        """An engine that serves a model, one that is up if there is any; where none is known, one that is nowhere."""
         serving = [member for member in self.fleet.members if member.serves(model)]
         serving = serving or [member for member in self.fleet.members if member.stands_in_for(model)]
         up = [member for member in serving if member.in_service]
         chosen = up or serving or self.fleet.members
-        return self.backends[chosen[0].name]
+        return self.backends[chosen[0].name] if chosen else self.backend
 
     def arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool = False) -> None:
         """A request is counted (or bounded `instead`, where the counter failed): ask the gate."""

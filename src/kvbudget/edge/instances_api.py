@@ -50,9 +50,15 @@ def held_blocks(gateway: Gateway, member: Member) -> int | None:
 def problem_of(gateway: Gateway) -> str:
     """Why no instance takes requests."""
     told = [(member, gateway.backends[member.name].facts.problem) for member in gateway.fleet.members]
-    if len(told) == 1:
+    if not told:
+        return gateway.backend.facts.problem
+    if len(told) == 1 and not told[0][0].leaving:
         return told[0][1]
-    return "; ".join(f"{member.name}: {'drained' if member.draining else why}" for member, why in told)
+    return "; ".join(f"{member.name}: {_out_of_service(member) or why}" for member, why in told)
+
+
+def _out_of_service(member: Member) -> str:
+    return "leaving" if member.leaving else "drained" if member.draining else ""
 
 
 def instances_of(gateway: Gateway, now_ns: int) -> list[dict[str, object]]:
@@ -71,7 +77,8 @@ def instance_of(gateway: Gateway, member: Member, now_ns: int) -> dict[str, obje
         "engine": facts.engine or None,
         "up": gate.backend_up,
         "problem": facts.problem,
-        "draining": member.draining,
+        "draining": member.draining or member.leaving,
+        "leaving": member.leaving,
         "ejected": member.circuit.is_open,
         "slow_start_share": round(member.ramp.share(now_ns), 3),
         "models": sorted(member.served | options.models),

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import random
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,12 @@ from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
-from kvbudget.edge.bank.store import BankStore, LedgerError
+from kvbudget.edge.bank.store import BankStore
 from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.edge.demand import DemandWatch
+from kvbudget.edge.discovery.discovery import Discovery, discovery_of
+from kvbudget.edge.discovery.nowhere import nowhere
+from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
@@ -31,17 +33,16 @@ from kvbudget.edge.instance import Instance
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
-from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
+from kvbudget.edge.shared_ledger import SharedLedger
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
 from kvbudget.errors import BadValueError
-from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
 from kvbudget.gate.gate import GateConfig
@@ -61,7 +62,8 @@ class ServiceSettings:
     `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
     is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
     tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
-    `instances`: several engines, each by itself; else the one at `backend_url`.
+    `instances`: several engines, each by itself; else the one at `backend_url`. `sources`: where engines are found
+    beside them (`kubernetes`: how its API server is asked); then there may be none else.
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
     is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
     `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
@@ -103,14 +105,17 @@ class ServiceSettings:
     ledger_lost: str = "refuse"
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
+    sources: tuple[Sought, ...] = ()
+    kubernetes: KubernetesAccess | None = None
 
     def each(self) -> tuple[InstanceSettings, ...]:
-        """Every instance, with what holds for all of them where it says nothing itself."""
-        if not self.instances:
+        """Every instance that is named, with what holds for all of them where it says nothing itself."""
+        if not self.instances and not self.sources:
             return (InstanceSettings(self.backend_url, "", self.pool_blocks, self.block_size, self.layout),)
-        return tuple([self._completed(one) for one in self.instances])
+        return tuple([self.completed(one) for one in self.instances])
 
-    def _completed(self, one: InstanceSettings) -> InstanceSettings:
+    def completed(self, one: InstanceSettings) -> InstanceSettings:
+        """With what holds for all where it says nothing itself."""
         layout = self.layout if one.block_size is None else one.layout
         blocks = self.pool_blocks if one.pool_blocks is None else one.pool_blocks
         size = self.block_size if one.block_size is None else one.block_size
@@ -124,16 +129,14 @@ class GateService:
         """`store`: the shared ledger, in place of the one that the settings name."""
         self.settings = settings
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
-        engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
-        self.instances = [
-            Instance(
-                one, settings.gate, settings.fleet, settings.upstream_limits,
-                prefix_cache_assumed=settings.prefix_cache_assumed, tls=engine_tls,
-            )
-            for one in settings.each()
-        ]  # fmt: skip
-        self.fleet = Fleet([instance.member for instance in self.instances], settings.fleet)
-        first = self.instances[0]
+        self._engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
+        self.instances = [self._made(one) for one in settings.each()]
+        # Where instances come and go: who stands for all of them while there is none.
+        self.home = nowhere(settings.sources, settings.gate, settings.fleet) if settings.sources else None
+        home = None if self.home is None else self.home.member
+        self.fleet = Fleet([instance.member for instance in self.instances], settings.fleet, home)
+        first = self.instances[0] if self.instances else self.home
+        assert first is not None  # noqa: S101 - without sources there is an instance
         self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
@@ -154,25 +157,33 @@ class GateService:
         )
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
+        if store is None and settings.ledger != "memory":
+            lease_ns = int(settings.lease_seconds * 1e9)
+            store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
+        self._ledger = None if store is None else SharedLedger(
+            store, settings.lease_seconds, self.gateway, self.gateway.lendings, time.monotonic_ns,
+            alone_if_lost=settings.ledger_lost == "slice",
+        )  # fmt: skip
         for instance in self.instances:
-            instance.push = self.gateway.push_at
-            instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
-            instance.found_up = self._heed_contexts
+            self._adopt(instance)
         self.use_api_keys()
+        self.discovery = self._discovery() if settings.sources else None
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self.past = Past(self.gateway, time.monotonic_ns)
-        lease_ns = int(settings.lease_seconds * 1e9)
-        if store is None and settings.ledger != "memory":
-            store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
-        self._store = store
-        if self._store is not None:
-            self._share(self._store, lease_ns)
         self._data_plane: HttpServer | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
         self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
         path = settings.learned_state
-        self._learned = None if path is None else LearnedFile(path, self.gate.learned)
+        self._learned = None if path is None else LearnedFile(path, self.fleet.home.gate.learned)
+
+    def _adopt(self, instance: Instance) -> None:
+        """What an instance tells, and its part of a shared ledger."""
+        if self._ledger is not None:
+            self._ledger.take(instance)
+        instance.push = self.gateway.push_at
+        instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
+        instance.found_up = self._heed_contexts
 
     @property
     def url(self) -> str:
@@ -222,41 +233,18 @@ class GateService:
             settings.admin_host,
             settings.admin_port,
         )
-        if self._store is not None:
-            try:
-                await self._store.start()
-            except LedgerError as error:  # it goes on trying; who comes meanwhile waits, and then gets 503
-                log.error("%s", error)
-                self.gateway.ledger_failed()
-        for lending in self.gateway.lendings:
-            lending.start()
+        if self._ledger is not None:
+            await self._ledger.start()
         for instance in self.instances:
             instance.start()
+        if self.discovery is not None:
+            gauges, families = self.gateway.metrics.gauges, self.discovery.families
+            self.gateway.metrics.gauges = lambda: [*gauges(), *families()]
+            self.discovery.start()
         self.demand.start()
         self.past.start()
         if self._learned is not None:
             self._learned.keep()
-
-    def _share(self, store: BankStore, lease_ns: int) -> None:
-        """Promise out of slices of the pools, which other gates before the same engines have as well."""
-        life = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"  # never the same again
-        alone = self.settings.ledger_lost == "slice"
-        self.gateway.lendings = [
-            Lending(
-                instance.member,
-                store,
-                Branch(life, lease_ns),
-                self.gateway,
-                time.monotonic_ns,
-                alone_if_lost=alone,
-                tells_tenants=instance is self.instances[0],
-            )
-            for instance in self.instances
-        ]
-        for instance, lending in zip(self.instances, self.gateway.lendings, strict=True):
-            instance.seen, lending.look_soon = lending.looked, instance.backend.look_soon
-        by_pool = {lending.pool: lending for lending in self.gateway.lendings}
-        store.woken = lambda pool, branch: by_pool[pool].woken(branch) if pool in by_pool else None
 
     def _reload(self) -> tuple[list[str], list[str]]:
         if self.take_over is None:
@@ -301,16 +289,17 @@ class GateService:
         """End everything; may be called in any state."""
         await self.demand.close()
         await self.past.close()
+        if self.discovery is not None:
+            await self.discovery.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:
             self._data_plane.stop_accepting()
-        for lending in self.gateway.lendings:
-            lending.give_all()
+        if self._ledger is not None:
+            self._ledger.give_all()
         await self._cut_off()
-        await asyncio.gather(*[lending.close() for lending in self.gateway.lendings])
-        if self._store is not None:
-            await self._store.close()
+        if self._ledger is not None:
+            await self._ledger.close()
         self.gateway.close()
         if self._data_plane is not None:
             await self._data_plane.close(0.5)
@@ -318,10 +307,60 @@ class GateService:
             await self._control_plane.close()
         for instance in self.instances:
             instance.upstream.close()
+        if self.home is not None:
+            self.home.upstream.close()
         if self._learned is not None:
             await self._learned.close()
         if self._access_log is not None:
             await self._access_log.close()
+
+    def _made(self, settings: InstanceSettings) -> Instance:
+        own = self.settings
+        return Instance(
+            settings, own.gate, own.fleet, own.upstream_limits,
+            prefix_cache_assumed=own.prefix_cache_assumed, tls=self._engine_tls,
+        )  # fmt: skip
+
+    def _discovery(self) -> Discovery:
+        own = self.settings
+        return discovery_of(
+            own.sources, own.kubernetes, own.backend_ca, gateway=self.gateway, instances=self.instances,
+            make=self._found, changed=self._came_or_went, gone=self._gone,
+        )  # fmt: skip
+
+    def _found(self, settings: InstanceSettings) -> Instance:
+        """An instance that a source tells of."""
+        instance = self._made(self.settings.completed(settings))
+        self._adopt(instance)
+        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
+        return instance
+
+    async def _gone(self, instance: Instance) -> None:
+        """An instance that a source told of has left the fleet; nothing of it is under way."""
+        if self._ledger is not None:
+            await self._ledger.gone(instance)
+        instance.upstream.close()
+
+    def each_with_settings(self) -> list[tuple[Instance, InstanceSettings]]:
+        """Every instance, and what the settings say of it now."""
+        named, told = self.settings.each(), []
+        for number, instance in enumerate(self.instances):
+            if number < len(named):  # those that are found come behind them
+                told.append((instance, named[number]))
+                continue
+            assert self.discovery is not None  # noqa: S101 - else all are named
+            told.append(
+                (instance, self.settings.completed(self.discovery.settings_of(instance, self.settings.sources)))
+            )
+        return told
+
+    def _came_or_went(self) -> None:
+        """Whoever asks for the gate or the engine, gets those of the first that stays."""
+        staying = [instance for instance in self.instances if not instance.member.leaving]
+        first = next(iter(staying or self.instances), None) or self.home
+        assert first is not None  # noqa: S101 - there is a home where instances come and go
+        self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
+        self.gateway.gate, self.gateway.backend = self.gate, self.backend
 
     def _looked(self, facts: EngineFacts) -> None:
         self.instances[0].looked(facts)
@@ -329,7 +368,7 @@ class GateService:
     def _heed_contexts(self) -> None:
         """What no engine can take need not be tokenized."""
         contexts = [instance.member.gate.max_context for instance in self.instances]
-        heed_context(self.reception.counter, max(contexts))
+        heed_context(self.reception.counter, max(contexts))  # one of them was just looked at
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
@@ -382,4 +421,6 @@ async def start_service(
 
 
 def _all_up(service: GateService) -> bool:
+    if service.discovery is not None and not service.discovery.answered:
+        return False
     return all(one.member.gate.backend_up for one in service.instances)

@@ -185,3 +185,56 @@ def test_closing_ends_relays_and_calls_under_way(run: Run) -> None:
             await upstream.request(b"GET", b"/", [], b"", 5)
 
     run(dialogue)
+
+
+def test_a_stream_is_handed_on_as_it_comes_and_an_error_is_read_whole(run: Run) -> None:
+    async def dialogue(net: Any) -> None:
+        heard: list[bytes] = []
+        first = asyncio.Event()
+
+        async def script(peer: Any) -> None:
+            await peer.request()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+            await first.wait()
+            await peer.send(b"3\r\ntwo\r\n0\r\n\r\n")
+            await peer.request()
+            await peer.send(b"HTTP/1.1 410 Gone\r\nContent-Length: 3\r\n\r\nold")
+
+        def hear(piece: bytes) -> None:
+            heard.append(piece)
+            first.set()
+
+        upstream = Upstream(f"http://127.0.0.1:{await net.script(script)}", UpstreamLimits())
+        try:
+            answer = await upstream.stream(b"GET", b"/", [], hear)
+            assert (answer.status, answer.body, b"".join(heard)) == (200, b"", b"onetwo")
+            answer = await upstream.stream(b"GET", b"/", [], hear)
+            assert (answer.status, answer.body, b"".join(heard)) == (410, b"old", b"onetwo")
+        finally:
+            upstream.close()
+
+    run(dialogue)
+
+
+def test_whoever_hears_a_stream_no_more_closes_its_connection(run: Run) -> None:
+    async def dialogue(net: Any) -> None:
+        heard, gone = asyncio.Event(), asyncio.Event()
+
+        async def script(peer: Any) -> None:
+            await peer.request()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+            assert await peer.reader.read() == b""
+            gone.set()
+
+        upstream = Upstream(f"http://127.0.0.1:{await net.script(script)}", UpstreamLimits())
+        try:
+            streaming = asyncio.create_task(upstream.stream(b"GET", b"/", [], lambda piece: heard.set()))
+            await heard.wait()
+            streaming.cancel()
+            await asyncio.gather(streaming, return_exceptions=True)
+            await gone.wait()
+            assert upstream.connections == 0
+        finally:
+            upstream.close()
+
+    run(dialogue)

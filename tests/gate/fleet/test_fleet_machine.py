@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, BackendChanged, CapacityChanged, Ended, EngineBusy, Event, Progressed, Tick
-from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted
+from kvbudget.gate.fleet.events import Drained, Gone, Heard, HeldElsewhere, Joined, Leaving, Restarted
 from kvbudget.gate.fleet.fleet import Fleet, InstanceEvent
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
@@ -37,7 +37,7 @@ class FleetMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
-        self.names = 0
+        self.names = self.found = 0
         self.asked: dict[str, tuple[int, str | None]] = {}  # parked: name -> (prompt, model)
         self.inside: dict[str, Inside] = {}
         self.ended: set[str] = set()
@@ -46,32 +46,61 @@ class FleetMachine(RuleBasedStateMachine):
     @initialize(data=st.data(), policy=st.sampled_from(Policy), limited=st.booleans())
     def start(self, data: st.DataObject, policy: Policy, limited: bool) -> None:
         config = FleetConfig(failures=2, open_ns=10, longest_open_ns=40, ramp_ns=data.draw(st.sampled_from([0, 16])))
-        members = []
-        tenants = {"t": TenantLimits(max_blocks=Blocks(12))} if limited else {}
-        for name in "xyz"[: data.draw(st.integers(1, 3))]:
-            gate = Gate(
-                GateConfig(
-                    policy=policy, max_num_seqs=data.draw(st.sampled_from([6, 1, 3])), queue_requests=4,
-                    queue_ns=MOST_WAIT, abort_tail_ns=0, lag_steps=2, tenants=tenants,
-                ),
-                uniform_layout(BLOCK), Blocks(0),
-            )  # fmt: skip
-            gate.backend_up = False
-            options = MemberOptions(
-                models=data.draw(st.sampled_from([frozenset("a"), frozenset[str](), frozenset("ab")])),
-                fallback=data.draw(st.sampled_from([frozenset[str](), frozenset("c")])),
-                borrow=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
-                fallback_share=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
-                weight=data.draw(st.sampled_from([1.0, 2.0])),
-            )
-            members.append(Member(name, gate, options, config))
-        self.fleet = Fleet(members, config)
+        self.policy, self.tenants = policy, {"t": TenantLimits(max_blocks=Blocks(12))} if limited else {}
+        members = [self.made(name, data, config) for name in "xyz"[: data.draw(st.integers(1, 3))]]
+        home = self.made("home", data, config) if data.draw(st.booleans()) else None
+        self.changes = home is not None
+        self.fleet = Fleet(members, config, home)
         for member in members:
-            self.push_at(
-                member,
-                CapacityChanged(uniform_layout(BLOCK), Blocks(data.draw(st.sampled_from([24, 20, 30, 6]))), None),
-            )
-            self.push_at(member, BackendChanged(True))
+            self.begin(member, data)
+
+    def made(self, name: str, data: st.DataObject, config: FleetConfig) -> Member:
+        gate = Gate(
+            GateConfig(
+                policy=self.policy, max_num_seqs=data.draw(st.sampled_from([6, 1, 3])), queue_requests=4,
+                queue_ns=MOST_WAIT, abort_tail_ns=0, lag_steps=2, tenants=self.tenants,
+            ),
+            uniform_layout(BLOCK), Blocks(0),
+        )  # fmt: skip
+        gate.backend_up = False
+        options = MemberOptions(
+            models=data.draw(st.sampled_from([frozenset("a"), frozenset[str](), frozenset("ab")])),
+            fallback=data.draw(st.sampled_from([frozenset[str](), frozenset("c")])),
+            borrow=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
+            fallback_share=data.draw(st.sampled_from([1.0, 1.0, 0.3])),
+            weight=data.draw(st.sampled_from([1.0, 2.0])),
+        )
+        return Member(name, gate, options, config)
+
+    def begin(self, member: Member, data: st.DataObject) -> None:
+        blocks = Blocks(data.draw(st.sampled_from([24, 20, 30, 6])))
+        self.push_at(member, CapacityChanged(uniform_layout(BLOCK), blocks, None))
+        self.push_at(member, BackendChanged(True))
+
+    @precondition(lambda self: self.changes)
+    @rule(data=st.data())
+    def one_is_found(self, data: st.DataObject) -> None:
+        self.found += 1
+        member = self.made(f"n{self.found}", data, self.fleet.config)
+        self.push_at(member, Joined())
+        if data.draw(st.booleans()):
+            self.begin(member, data)
+
+    @precondition(lambda self: self.changes and self.fleet.members)
+    @rule(data=st.data())
+    def one_is_found_no_more(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.fleet.members))
+        self.push_at(member, Leaving())
+        assert not member.gate.queue
+
+    @precondition(lambda self: any(member.leaving for member in self.fleet.members))
+    @rule(data=st.data(), stays=st.booleans())
+    def one_that_leaves_stays_or_has_gone(self, data: st.DataObject, stays: bool) -> None:
+        member = data.draw(st.sampled_from([member for member in self.fleet.members if member.leaving]))
+        if stays:
+            self.push_at(member, Joined())
+        elif member.empty:
+            self.push_at(member, Gone())
 
     def push(self, event: Event) -> None:
         self.obey(self.fleet.handle(event, self.now))
@@ -95,6 +124,7 @@ class FleetMachine(RuleBasedStateMachine):
             member = self.fleet.placed(name)
             assert member.gate.backend_up, "sent to one that is away"
             assert self.fleet.only or not member.draining, "sent to one that is drained"
+            assert not member.leaving, "sent to one that leaves"
             assert member.serves(model) or member.stands_in_for(model)
             assert member.gate.ledger.get(name) is not None
             self.inside[name] = Inside(member.name, prompt, command.max_new_tokens)
@@ -159,6 +189,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.ended.add(name)
         self.push(Ended(name, Outcome.WITHDRAWN))
 
+    @precondition(lambda self: self.fleet.members)
     @rule(data=st.data(), what=st.sampled_from(["down", "up", "drain", "resume", "busy", "restart", "taken", "resize"]))
     def something_happens_to_one(self, data: st.DataObject, what: str) -> None:
         member = data.draw(st.sampled_from(self.fleet.members))

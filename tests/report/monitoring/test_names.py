@@ -8,8 +8,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvbudget.edge.admin import GAUGES
+from kvbudget.edge.discovery.sources import Sought, source_of
 from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings, start_service
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.report.monitoring.files import DASHBOARDS, GROUPS
@@ -21,11 +23,13 @@ FROM_PROMETHEUS = {"instance", "job", "gate", "exported_instance"}
 
 
 def exported() -> dict[str, set[str]]:
-    """Names as scraped, and their labels, of a gate before its embedded engine."""
+    """Names as scraped, and their labels, of a gate before an embedded engine that it has found."""
 
     async def families() -> list[Metric]:
         engine = await start_engine(EngineSettings(num_blocks=65, max_model_len=512))
-        service = await start_service(ServiceSettings(engine.url, port=0, admin_port=0))
+        url = engine.url.replace("http://127.0.0.1", "dns://localhost")
+        found = Sought(source_of(url), InstanceSettings(url))
+        service = await start_service(ServiceSettings("", sources=(found,), port=0, admin_port=0))
         try:
             service.gateway.metrics.shadow_refusals["pool_full"] += 1
             service.demand.look()

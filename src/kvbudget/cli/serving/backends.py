@@ -1,5 +1,9 @@
-"""Decides which engines are behind the gate: those of --backend, else those of [[backend]] in the file."""
+"""Decides which engines are behind the gate: those of --backend, else those of [[backend]] in the file.
 
+Either names engines, or sources that tell of some.
+"""
+
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -9,9 +13,11 @@ from kvbudget.units import parse_length
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from collections.abc import Sequence
 
+    from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
     from kvbudget.edge.instance_settings import InstanceSettings
     from kvbudget.planner.budget.record import Document
 
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # as every pod has it
 _LONGEST_NAME = 64
 _PORTS = {"http": 80, "https": 443}
 _SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-:[]")
@@ -56,9 +62,14 @@ def _instance(table: "Document") -> "InstanceSettings":
 
 
 def backend_url(url: str) -> str:
-    """`http://HOST:PORT`, https as well, or `unix:/path`. Raises BadValueError for anything else."""
+    """`http://HOST:PORT`, https as well, `unix:/path`, or a source. Raises BadValueError for anything else."""
     if url.startswith("unix:"):
         return url  # judged where it is used
+    from kvbudget.edge.discovery.sources import is_source, source_of
+
+    if is_source(url):
+        source_of(url)
+        return url
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -70,8 +81,31 @@ def backend_url(url: str) -> str:
     standard = _PORTS.get(parts.scheme)
     if standard is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
         raise BadValueError(
-            f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT or unix:/path",
+            f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT, unix:/path, dns://NAME:PORT, "
+            "k8s://NAMESPACE/SERVICE[:PORT] or http-sd+http://HOST:PORT/PATH",
             fix="leave path and credentials away",
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or standard}"
+
+
+def divided(told: "Sequence[InstanceSettings]") -> "tuple[list[InstanceSettings], tuple[Sought, ...]]":
+    """Engines that are named, and sources of others."""
+    from kvbudget.edge.discovery.sources import Sought, is_source, source_of
+
+    named = [one for one in told if not is_source(one.url)]
+    return named, tuple([Sought(source_of(one.url), one) for one in told if is_source(one.url)])
+
+
+def kubernetes_access() -> "KubernetesAccess | None":
+    """As every pod has it; KVBUDGET_KUBERNETES_API names another way, without a token. None: neither."""
+    from kvbudget.edge.discovery.sources import KubernetesAccess
+
+    told = os.environ.get("KVBUDGET_KUBERNETES_API")
+    if told:
+        return KubernetesAccess(told.rstrip("/"))
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return KubernetesAccess(f"https://{shown}:{port}", f"{_ACCOUNT}/token", f"{_ACCOUNT}/ca.crt")

@@ -62,7 +62,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--backend",
         action="append",
         metavar="URL",
-        help="an engine: http(s)://HOST:PORT or unix:/path; may be given several times",
+        help="an engine: http(s)://HOST:PORT or unix:/path; or where engines are found: dns://NAME:PORT, "
+        "k8s://NAMESPACE/SERVICE[:PORT], http-sd+http://HOST:PORT/PATH; may be given several times",
     )
     where.add_argument("--backend-ca", metavar="FILE", help="authorities (PEM) of https engines; default: the system's")
     where.add_argument(

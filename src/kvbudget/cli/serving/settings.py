@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from kvbudget.cli.serving.backends import instances_of
+from kvbudget.cli.serving.backends import divided, instances_of, kubernetes_access
 from kvbudget.cli.serving.flags import DEFAULTS, add_flags
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError, printable
 from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
@@ -103,9 +103,12 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
     if args.overload_status not in (429, 503, 529):
         raise BadValueError(f"--overload-status: {args.overload_status}", fix="use 429, 503 or 529 (never 408)")
     credit = _prefix_credit(args.prefix_credit)
+    named, sources = divided(instances)
     return ServiceSettings(
-        backend_url=instances[0].url if instances else "",
-        instances=() if _plain(instances) else tuple(instances),
+        backend_url=named[0].url if named else "",
+        instances=() if _plain(named) and not sources else tuple(named),
+        sources=sources,
+        kubernetes=kubernetes_access() if sources else None,
         tokenizer=args.tokenizer,
         counting=_counting(args),
         pool_blocks=args.pool_blocks,

@@ -13,7 +13,7 @@ LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
      "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
-LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "keys", "shadow",
+LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "sources", "keys", "shadow",
                           "backend_api_key"})  # fmt: skip
 
 
@@ -30,9 +30,12 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
     changes = [name for name in _changes(current, wanted) if name != "gate"]
     if _addresses(current) != _addresses(wanted):  # connections, watches and gates of their own
         wanted = replace(wanted, instances=current.instances)
+    if [one.source for one in current.sources] != [one.source for one in wanted.sources]:
+        wanted = replace(wanted, sources=current.sources)
     live = [name for name in gate_changes if name in LIVE_GATE]
     live_service = [name for name in changes if name in LIVE_SERVICE]
-    live_service = [name for name in live_service if name != "instances" or wanted.instances != current.instances]
+    kept = {name for name in ("instances", "sources") if getattr(wanted, name) == getattr(current, name)}
+    live_service = [name for name in live_service if name not in kept]
     later = [name for name in (*gate_changes, *changes) if name not in {*live, *live_service}]
     if current.keys and not wanted.keys:
         log.warning("no [gate.keys] are set up any more: everybody may come, without a key")
@@ -50,7 +53,9 @@ def _apply(service: GateService, config: GateConfig) -> None:
     service.reception.identities.expect(config.tenants, config.classes)
     service.reception.identities.set_keys(service.settings.keys)
     service.use_api_keys()
-    for instance, settings in zip(service.instances, service.settings.each(), strict=True):
+    if service.home is not None:
+        service.home.member.gate.configure(config)
+    for instance, settings in service.each_with_settings():
         instance.reconfigure(settings, config)
     service.fleet.share()
 

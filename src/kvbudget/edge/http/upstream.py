@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -143,6 +144,16 @@ class Upstream:
         finally:
             call.cancel()
 
+    async def stream(self, method: bytes, target: bytes, headers: Headers, heard: Callable[[bytes], None]) -> Response:
+        """As `request`, for an answer that may go on for ever: of a 200 each piece goes to `heard`, which must not
+        raise, and the response has none of it. Only the limits of silence bound it. Raises UpstreamError."""
+        call = _Stream(method, self._request(method, target, headers, b""), self._origin, self._loop, heard)
+        self._pool.submit(call)
+        try:
+            return await call.answer
+        finally:
+            call.cancel()
+
     def close(self) -> None:
         """Closes all connections; relays under way end as CANCELLED."""
         self._pool.close()
@@ -218,3 +229,27 @@ class _Call(Transfer):
         if not self.answer.done():
             self.answer.set_exception(UpstreamError("broken", "the upstream was closed"))
             self.answer.exception()  # seen: a caller that timed out does not look any more
+
+
+class _Stream(_Call):
+    """An answer that is handed on as it comes."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(
+        self,
+        method: bytes,
+        request: tuple[bytes, ...],
+        origin: Origin,
+        loop: asyncio.AbstractEventLoop,
+        heard: Callable[[bytes], None],
+    ) -> None:
+        super().__init__(method, request, origin, loop)
+        self._heard = heard
+
+    def on_body(self, raw: bytes, body: bytes) -> None:
+        """Hands on, unless it is about an error."""
+        if self.head is not None and self.head.status == 200:
+            self._heard(body)
+        else:
+            super().on_body(raw, body)

@@ -42,7 +42,7 @@ class Replica:
     def __init__(self, gate: Gate, branch: Branch, now_ns: int, *, tells_tenants: bool = True) -> None:
         """`tells_tenants`: what tenants have reserved; where one gate has several engines, only one of them does."""
         self.gate = gate
-        self._tells_tenants = tells_tenants
+        self.tells_tenants = tells_tenants
         self.branch = branch
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
@@ -173,7 +173,7 @@ class Replica:
             self.sequences_elsewhere,
             self.branch.yields_to,
             max(1, self.branch.branches),
-            self._tenants_elsewhere() if self._tells_tenants else None,
+            self._tenants_elsewhere() if self.tells_tenants else None,
         )
 
     def _tenants_elsewhere(self) -> dict[str, int]:
@@ -183,7 +183,7 @@ class Replica:
     def _tenants(self) -> list[Stand]:
         """Of those whose blocks are limited: all that are named, and who has some here or waits."""
         limits = self.gate.fairness.limits
-        if limits is None or not self._tells_tenants:
+        if limits is None or not self.tells_tenants:
             return []
         blocks, named = limits.reserved_by_tenant(), self.gate.config.tenants
         names = dict.fromkeys((*blocks, *named, *[waiting.arrived.tenant for waiting in self.gate.queue]))
@@ -201,7 +201,7 @@ class Replica:
         head = self.gate.first_waiting()
         ledger, limits = self.gate.ledger, self.gate.fairness.limits
         changes = ledger.changes - ledger.allowances  # what the bank itself changed is no news to it
-        of_tenants = 0 if limits is None or not self._tells_tenants else limits.changes
+        of_tenants = 0 if limits is None or not self.tells_tenants else limits.changes
         return (changes, of_tenants), "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:

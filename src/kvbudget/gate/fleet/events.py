@@ -24,6 +24,18 @@ class Drained(NamedTuple):
     out: bool
 
 
+class Joined(NamedTuple):
+    """It was found, and takes part from now on; or one that was to leave stays after all."""
+
+
+class Leaving(NamedTuple):
+    """It is to go: what is forwarded goes on to its end, who waits goes elsewhere, nobody new comes."""
+
+
+class Gone(NamedTuple):
+    """Nothing of it lives any more: it is taken away."""
+
+
 class HeldElsewhere(NamedTuple):
     """So many blocks of its pool are held by what did not come through us."""
 

@@ -2,11 +2,13 @@
 
 `handle` takes the events of requests, `handle_at` those of one instance; both give the commands that follow, of any of
 the gates. Who is parked belongs to one gate, and moves when another has room (`moving`); who is forwarded belongs to
-the instance that `placed` names, until it ends. One instance that takes any model is its gate and nothing else.
+the instance that `placed` names, until it ends. One instance that takes any model is its gate and nothing else, unless
+others may join it: then there is a `home`, which is no instance and stays while instances come and go.
 """
 
 from collections.abc import Sequence
 
+from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import (
     Arrived,
@@ -21,7 +23,7 @@ from kvbudget.gate.events import (
     SliceChanged,
     Tick,
 )
-from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
+from kvbudget.gate.fleet.events import Drained, Gone, Heard, HeldElsewhere, Joined, Leaving, Restarted, Serves
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.moving import next_move
 from kvbudget.gate.fleet.options import FleetConfig
@@ -32,7 +34,7 @@ from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
-InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
+InstanceEvent = Serves | Drained | HeldElsewhere | Restarted | Joined | Leaving | Gone
 _TICK = Tick()
 _NOWHERE: frozenset[str] = frozenset()
 _ROOM_CHANGED = (CapacityChanged, SliceChanged)
@@ -42,8 +44,11 @@ _MOST_MOVES = 64  # for one event: a recheck soon goes on
 class Fleet:
     """All instances. All state changes happen inside `handle`, `handle_at`, `again` and `heard`, which never wait."""
 
-    def __init__(self, members: Sequence[Member], config: FleetConfig) -> None:
+    def __init__(self, members: Sequence[Member], config: FleetConfig, home: Member | None = None) -> None:
+        """`home`: of a fleet whose members come and go, who has what is common to all of them (what is learned of
+        lengths, tenants' own limits) and words a refusal while there is nobody; None: the first of `members`."""
         self.members = list(members)
+        self.home = self.members[0] if home is None else home
         self.config = config
         self.draining = False
         self._by_name = {member.name: member for member in members}
@@ -51,17 +56,17 @@ class Fleet:
         self._turn = 0
         self._now_ns = 0
         self._recheck_ns: int | None = None
-        alone = self.members[0]
-        self.only = alone if len(self.members) == 1 and not alone.options.models else None
+        alone = home is None and len(self.members) == 1 and not self.home.options.models
+        self.only = self.home if alone else None
         self.share()
 
     def share(self) -> None:
         """What is learned of lengths, and a tenant's own limits, are of all of them; do it again after a change."""
-        first = self.members[0].gate
-        for member in self.members[1:]:
-            gate = member.gate
-            gate.learned.lengths = first.learned.lengths
-            gate.fairness.share_limits(first.fairness.limits)
+        common = self.home.gate
+        for member in self.members:
+            if member is not self.home:
+                member.gate.learned.lengths = common.learned.lengths
+                member.gate.fairness.share_limits(common.fairness.limits)
 
     def named(self, name: str) -> Member | None:
         """The instance of that name."""
@@ -122,7 +127,7 @@ class Fleet:
             return self._tick(now_ns)
         if isinstance(event, Ended | Progressed | PaceLost):
             place = self._places.get(event.request_id)
-            member = self.members[0] if place is None else place.member  # which says that it does not live
+            member = self.home if place is None else place.member  # which says that it does not live
             commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
             if isinstance(event, Ended):
                 member.circuit.withdrawn(event.request_id)  # on trial there, it was sent elsewhere, or nowhere
@@ -154,8 +159,9 @@ class Fleet:
         standing_in = [member for member in self.members if member.stands_in_for(event.model) and member not in own]
         if self.draining:
             return [*due, self._refused(event, Refusal.DRAINING, now_ns, since_ns)]
-        if not own and not standing_in:
-            return [*due, self._refused(event, Refusal.UNKNOWN_MODEL, now_ns, since_ns)]  # nor may one unseen
+        if not own and not standing_in:  # nor may one unseen
+            refusal = Refusal.UNKNOWN_MODEL if self.members else Refusal.NO_BACKEND
+            return [*due, self._refused(event, refusal, now_ns, since_ns)]
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
             lost = any(member.gate.ledger_lost for member in (*own, *standing_in))
@@ -186,7 +192,7 @@ class Fleet:
         return commands
 
     def _refused(self, event: Arrived, refusal: Refusal, now_ns: int, since_ns: int) -> Command:
-        return self.members[0].gate.refuse(event, refusal, now_ns, waited_ns=now_ns - since_ns)
+        return self.home.gate.refuse(event, refusal, now_ns, waited_ns=now_ns - since_ns)
 
     # Room comes
 
@@ -282,6 +288,13 @@ class Fleet:
                 return self._taken(member, member.gate.end_tails(now_ns), now_ns) + self._after(member, now_ns)
             case Drained():
                 return self._drained(member, event.out, now_ns)
+            case Joined():
+                return self._joined(member, now_ns)
+            case Leaving():
+                return self._leaving(member, now_ns)
+            case Gone():
+                self._gone(member)
+                return []
             case BackendChanged() if self.only is None:
                 return self._up_or_down(member, event, now_ns)
             case _:
@@ -324,6 +337,35 @@ class Fleet:
             member.gate.draining = out or self.draining  # there is nowhere else to go
             return []
         return self._scatter(member, now_ns) if out else self._after(member, now_ns)
+
+    def _joined(self, member: Member, now_ns: int) -> list[Command]:
+        if self._by_name.get(member.name) is member:
+            was_leaving, member.leaving = member.leaving, False
+            return self._after(member, now_ns) if was_leaving else []
+        if member.name in self._by_name or self.only is not None:
+            why = "the name is taken" if self.only is None else "this fleet was made for one"
+            raise AccountingError(f"instance {member.name!r} cannot join: {why}", fix="let the other one go first")
+        member.was_up = self.backend_up  # while others do the work, it takes it up step by step
+        member.gate.draining = self.draining
+        self._by_name[member.name] = member
+        self.members.append(member)
+        self.share()
+        return []
+
+    def _leaving(self, member: Member, now_ns: int) -> list[Command]:
+        if member.leaving:
+            return []
+        member.leaving = True
+        return self._scatter(member, now_ns)
+
+    def _gone(self, member: Member) -> None:
+        if not member.leaving or not member.empty:
+            raise AccountingError(
+                f"instance {member.name!r} is not to be taken away: it is not leaving, or somebody lives there",
+                fix="push Leaving, and wait until it is empty",
+            )
+        self.members.remove(member)
+        del self._by_name[member.name]
 
     def _up_or_down(self, member: Member, event: BackendChanged, now_ns: int) -> list[Command]:
         if event.up == member.gate.backend_up:

@@ -21,7 +21,8 @@ class Member:
         self.options = options
         self.served: frozenset[str] = frozenset()  # model names by the engine's own word, kept while it is away
         self.prefix_credit = True  # whether its engine lets requests use one another's blocks, as far as is known
-        self.draining = False
+        self.draining = False  # by an operator
+        self.leaving = False  # it was found, and is found no more
         self.circuit = Circuit(config)
         self.ramp = SlowStart(config.ramp_ns)
         self.affinity = Affinity()
@@ -43,7 +44,12 @@ class Member:
     @property
     def in_service(self) -> bool:
         """Whether it takes part, circuit aside."""
-        return self.gate.backend_up and not self.draining and not self.gate.ledger_lost
+        return self.gate.backend_up and not (self.draining or self.leaving or self.gate.ledger_lost)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody lives there or waits."""
+        return not len(self.gate.ledger) and not self.gate.queue
 
     def takes(self, now_ns: int) -> bool:
         """Whether it may get a request now, if there is room."""

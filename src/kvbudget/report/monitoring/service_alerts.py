@@ -6,6 +6,7 @@ from kvbudget.report.monitoring.alert import Alert, Group, Scene, Severity
 
 _BY: Final = 'gate="g1", instance="e1"'
 _LABELS: Final = {"gate": "g1", "instance": "e1"}
+_SOURCE: Final = '{gate="g1", instance="g1", source="k8s://llm/vllm"}'
 
 
 _RARE: Final = "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7"  # once in two minutes
@@ -173,6 +174,30 @@ _OWN: Final = (
         (
             Scene("it was full yesterday", {'kvbudget_access_log_lost_total{gate="g1", instance="g1"}': "900x60"},
                   "50m"),
+        ),
+    ),
+    Alert(
+        "KvbudgetDiscoveryStale",
+        "gate",
+        Severity.WARNING,
+        "max by (gate, source) (kvbudget_discovery_age_seconds) > 300\n"
+        "or max by (gate, source) (\n"
+        "  increase(kvbudget_discovery_failures_total[5m]) > 0 unless kvbudget_discovery_age_seconds\n"
+        ")",
+        2,
+        "Gate {{ $labels.gate }} has not been told by {{ $labels.source }} which engines there are.",
+        "Who was known stays and goes on; who is new gets no work.",
+        "Free: the gate's log says why; the Role of its service account, the name's records, or the list's server.",
+        Scene("the API server answers nobody", {f"kvbudget_discovery_age_seconds{_SOURCE}": "10x5 60+60x20"}, "15m",
+              ("KvbudgetDiscoveryStale",)),
+        "Gate g1 has not been told by k8s://llm/vllm which engines there are.",
+        {"gate": "g1", "source": "k8s://llm/vllm"},
+        (
+            Scene("it never had the right to ask", {f"kvbudget_discovery_failures_total{_SOURCE}": "0+2x20"}, "10m",
+                  ("KvbudgetDiscoveryStale",)),
+            Scene("a watch is quiet between bookmarks",
+                  {f"kvbudget_discovery_age_seconds{_SOURCE}": "10 70 10 70 10x20",
+                   f"kvbudget_discovery_failures_total{_SOURCE}": "3x25"}, "10m"),
         ),
     ),
     Alert(
