@@ -67,7 +67,7 @@ class RelayEnds:
         ended = end.outcome
         done = ended is _DONE and not flow.lost
         outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
-        output_tokens = cached_tokens = None
+        output_tokens = cached_tokens = usage = None
         if done:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
@@ -77,6 +77,10 @@ class RelayEnds:
                 self._compare(flow, usage)
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
+        if flow.record is not None and flow.record.trace is not None:
+            failure = None if ended is _DONE and not flow.lost else ended.value
+            prompt_tokens = usage.prompt_tokens if usage is not None else None
+            flow.record.trace.over(gateway.now_ns(), end.status, failure, prompt_tokens)
         if flow.unreported_events:
             gateway.relay_progressed(flow)
         backend = flow.backend
@@ -178,6 +182,8 @@ class RelayEnds:
 
     def passes_on(self, flow: Flow, status: int) -> bool:
         """Whether an answer of the engine with this status reaches the client as it comes."""
+        if flow.record is not None and flow.record.trace is not None:
+            flow.record.trace.answered(self._gateway.now_ns())
         if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
             return False  # its body tells whether that was for want of room
         if status in _KEY_REFUSED and flow.backend is not None and flow.backend.replaces_keys:

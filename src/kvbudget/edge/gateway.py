@@ -15,6 +15,7 @@ from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_header
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
 from kvbudget.edge.flow import Flow, Held, State
+from kvbudget.edge.http.messages import ClientHeaders
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
@@ -24,6 +25,7 @@ from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
+from kvbudget.edge.tracing.tracer import Tracer
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
@@ -77,6 +79,7 @@ class Gateway:
         # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
         self.shadow = False
         self.access_log = access_log
+        self.tracer: Tracer | None = None  # where it is, it is the access log as well
         # Told of every exact count that the engine's usage could be compared with: (counted, told).
         self.compared: Callable[[int, int], None] | None = None
         # The ids that go to the engine in place of a prompt's text; None: the text.
@@ -136,6 +139,8 @@ class Gateway:
         flow.held = _WAITING
         if self.access_log is not None:
             flow.record = record_of(flow, ask)
+            if self.tracer is not None:
+                self._trace(flow.record, flow.exchange, now_ns)
         deadline_ns = identity.deadline_ns
         prefix = (
             self._prefix_keys.of(ask, counted, self.fleet.key_tokens)
@@ -248,7 +253,7 @@ class Gateway:
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=backend.request_headers(exchange, request_id),
+                headers=self._headers(flow, backend),
                 body=body,
                 response_headers=(
                     identified(exchange, request_id)
@@ -261,6 +266,19 @@ class Gateway:
             # Nothing may keep a reservation whose relay never began.
             self.end(flow, Outcome.UPSTREAM_FAILED, output_tokens=None, engine_done=True)
             raise
+
+    def _headers(self, flow: Flow, backend: Backend) -> ClientHeaders:
+        request_id, trace = flow.identity.request_id, None if flow.record is None else flow.record.trace
+        if trace is None:
+            return backend.request_headers(flow.exchange, request_id)
+        parent_line = trace.sent(backend, self.now_ns())
+        return backend.traced_headers(flow.exchange, request_id, parent_line, begins=trace.begins)
+
+    def _trace(self, record: Record, exchange: Exchange, counted_ns: int | None) -> None:
+        assert self.tracer is not None  # noqa: S101 - asked before, so that nothing is called where it is off
+        record.trace = trace = self.tracer.begin(exchange)
+        if trace is not None:
+            trace.counted_ns = counted_ns
 
     def _reject(self, flow: Flow, command: Reject) -> None:
         flow.held = _NOTHING
@@ -387,6 +405,8 @@ class Gateway:
         if self.access_log is None:
             return
         record = Record(identity, None, exchange.peer, exchange.received_ns)
+        if self.tracer is not None:
+            self._trace(record, exchange, None)
         if isinstance(outcome, Refusal):
             self.access_log.refused(record, status or 0, outcome, self.now_ns())
         else:

@@ -35,6 +35,8 @@ from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
+from kvbudget.edge.tracing.settings import TracingSettings
+from kvbudget.edge.tracing.tracer import Tracer
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
@@ -57,9 +59,9 @@ class ServiceSettings:
     tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
     `instances`: several engines, each by itself; else the one at `backend_url`.
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
-    is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
-    `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
-    file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
+    is asked. `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none.
+    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM files
+    with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
     `proxy_protocol`: addresses from which connections begin with a PROXY header.
     """
 
@@ -83,6 +85,7 @@ class ServiceSettings:
     learned_state: str | None = None
     keys: Mapping[str, ApiKey] = field(default_factory=dict)
     access_log: str | None = None
+    tracing: TracingSettings | None = None
     shadow: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -137,9 +140,9 @@ class GateService:
             backends={instance.backend.name: instance.backend for instance in self.instances},
         )
         self.gateway.shadow = settings.shadow
-        identities = Identities(
-            f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys)
-        )
+        self_id = f"kvb-{os.urandom(6).hex()}"
+        self._tracer = None if settings.tracing is None else self._traced(settings.tracing, self_id)
+        identities = Identities(self_id, settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys))
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         for instance in self.instances:
@@ -180,6 +183,9 @@ class GateService:
         if (access_log := self._access_log) is not None:
             self.gateway.metrics.access_log_lost = lambda: access_log.lost
             access_log.open()
+        if (tracer := self._tracer) is not None:
+            self.gateway.metrics.spans = lambda: (tracer.exporter.exported, tracer.exporter.lost)
+            tracer.exporter.open()
         check_port(settings.port)
         try:
             self._data_plane = await start_server(
@@ -266,6 +272,8 @@ class GateService:
             await self._learned.close()
         if self._access_log is not None:
             await self._access_log.close()
+        if self._tracer is not None:
+            await self._tracer.exporter.close()
 
     def _looked(self, facts: EngineFacts) -> None:
         self.instances[0].looked(facts)
@@ -274,6 +282,13 @@ class GateService:
         """What no engine can take need not be tokenized."""
         contexts = [instance.member.gate.max_context for instance in self.instances]
         heed_context(self.reception.counter, max(contexts))
+
+    def _traced(self, settings: TracingSettings, instance_id: str) -> Tracer:
+        """From now on what the access log hears, spans are made of."""
+        scheme = "http" if self._tls is None else "https"
+        tracer = Tracer(settings, self.gateway.access_log, instance_id=instance_id, scheme=scheme)
+        self.gateway.access_log = self.gateway.tracer = tracer
+        return tracer
 
     def _counter(self) -> Counter:
         counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
