@@ -18,7 +18,9 @@ VALUES = st.one_of(st.booleans(), I64, st.floats(allow_nan=False), TEXT)
 U64 = st.integers(0, (1 << 64) - 1)
 
 
-@given(st.dictionaries(TEXT, VALUES), TEXT, st.sampled_from(Kind), U64, U64, st.booleans(), st.sampled_from([b"", PARENT]))
+@given(
+    st.dictionaries(TEXT, VALUES), TEXT, st.sampled_from(Kind), U64, U64, st.booleans(), st.sampled_from([b"", PARENT])
+)
 def test_whatever_a_span_says_is_read_as_it_was_meant(
     told: dict[str, bool | int | float | str],
     name: str,

@@ -96,7 +96,9 @@ def test_headers_are_read_and_shown_nowhere() -> None:
     assert found is not None
     assert found.headers == ((b"authorization", b"Bearer secret"), (b"x-b", b"2"))
     assert "secret" not in repr(found)
-    other = tracing_settings("http://c:1", {"OTEL_EXPORTER_OTLP_HEADERS": told, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=1"})
+    other = tracing_settings(
+        "http://c:1", {"OTEL_EXPORTER_OTLP_HEADERS": told, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=1"}
+    )
     assert other is not None
     assert other.headers == ((b"a", b"1"),)
 

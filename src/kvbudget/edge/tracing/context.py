@@ -1,6 +1,6 @@
 """Decides of which trace a request is part, whether it is recorded, and what the engine hears of that.
 
-W3C trace context (Level 1, with the random flag of Level 2): a `traceparent` that is lawful is continued, anything else
+W3C trace context (Level 1; the random flag of Level 2 is passed on): a `traceparent` that is lawful is continued, anything else
 begins a trace. The engine gets the id of our span in front of it as its parent, so that its own spans hang below ours.
 """
 
@@ -129,7 +129,7 @@ class Contexts:
         if found is None:
             number = self._random.getrandbits(128) or 1
             sampled = (number & _LOW_64) < self._below
-            return Trace(self._random, number.to_bytes(16), b"", _RANDOM | sampled, b"", route)
+            return Trace(self._random, number.to_bytes(16), b"", int(sampled), b"", route)
         trace_id, parent_id, flags = found
         if self._by_parent:
             if not flags & _SAMPLED:
