@@ -206,7 +206,7 @@ HEADERS = """## Headers
 | request header | meaning |
 |---|---|
 | `x-request-id` | kept if printable and at most 128 characters, else one is made; sent on to the engine and answered (to Anthropic's clients as `request-id` too) |
-| `traceparent`, `tracestate` | W3C trace context: reaches the engine as it came; none is made where there is none |
+| `traceparent`, `tracestate` | W3C trace context: reaches the engine as it came. With `--otlp-endpoint` the engine gets the id of our span as its parent, and a trace begins here where there is none |
 | `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; else one per API key (`key-` and a hash of the Authorization or x-api-key header), else `default` |
 | `x-kvbudget-priority` | whole number from -100 to 100, smaller is more urgent (vLLM's sign); 0 if absent |
 | `x-kvbudget-deadline-ms` | refuse it (429) if it cannot be forwarded within so many milliseconds |

@@ -121,6 +121,7 @@ def _values(pairs: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs:
         kind = pair.value.WhichOneof("value")
-        assert kind is not None and pair.key not in found, pair
+        assert kind is not None, pair
+        assert pair.key not in found, pair
         found[pair.key] = getattr(pair.value, kind)
     return found

@@ -60,9 +60,10 @@ class ServiceSettings:
     `instances`: several engines, each by itself; else the one at `backend_url`.
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
     is asked. `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none.
-    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM files
-    with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
-    `proxy_protocol`: addresses from which connections begin with a PROXY header.
+    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
+    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends.
+    `backend_api_key`: that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections
+    begin with a PROXY header.
     """
 
     backend_url: str

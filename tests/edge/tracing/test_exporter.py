@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import pytest
-from otlp_receiver import Receiver
 
 from kvbudget.edge.tracing import exporter as exporting
 from kvbudget.edge.tracing.exporter import Exporter
 from kvbudget.edge.tracing.otlp import Kind, resource, scope, span
 from kvbudget.edge.tracing.settings import TracingSettings
+from otlp_receiver import Receiver
 
 Scene = Callable[[Exporter, Receiver], Awaitable[None]]
 ONE = span(b"t" * 16, b"s" * 8, b"", "n", Kind.SERVER, 1, 2)

@@ -7,9 +7,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from otlp_receiver import spans_in
 
 from kvbudget.edge.tracing.otlp import LONGEST_TEXT, Kind, attributes, rejected, request, resource, scope, span
+from otlp_receiver import spans_in
 
 TRACE, SPAN, PARENT = bytes(range(16)), bytes(range(8)), bytes(range(1, 9))
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from otlp_receiver import Receiver, Span
 
 from kvbudget.edge.tracing.context import Sampler
 from kvbudget.edge.tracing.settings import TracingSettings
+from otlp_receiver import Receiver, Span
 
 Stand = Any  # the class lives in conftest.py, which cannot be imported
 TRACE, PARENT = "a" * 31 + "1", "b" * 15 + "2"
@@ -225,7 +225,7 @@ def test_a_shadow_is_traced_as_well(play: Any) -> None:
 def test_figures_of_the_exporter_are_metrics_and_settings_reach_the_gate(play: Any) -> None:
     async def scene(stand: Stand) -> None:
         receiver = Receiver()
-        from kvbudget.edge.service import ServiceSettings, start_service  # noqa: PLC0415
+        from kvbudget.edge.service import ServiceSettings, start_service
 
         settings = ServiceSettings(
             backend_url=stand.service.backend.url,

@@ -1,7 +1,8 @@
 """Decides of which trace a request is part, whether it is recorded, and what the engine hears of that.
 
-W3C trace context (Level 1; the random flag of Level 2 is passed on): a `traceparent` that is lawful is continued, anything else
-begins a trace. The engine gets the id of our span in front of it as its parent, so that its own spans hang below ours.
+W3C trace context (Level 1; the random flag of Level 2 is passed on): a `traceparent` that is lawful is continued,
+anything else begins a trace. The engine gets the id of our span in front of it as its parent, so that its own spans
+hang below ours.
 """
 
 import re

@@ -68,6 +68,20 @@ class Exporter:
         if waiting_bytes >= BATCH_BYTES:
             self._full.set()
 
+    def take(self) -> tuple[bytes, int]:
+        """(spans of one batch, how many), which do not wait any more."""
+        batch: list[bytes] = []
+        size = count = 0
+        for spans, spans_count in self._waiting:
+            if size >= BATCH_BYTES:
+                break
+            batch.append(spans)
+            size += len(spans)
+            count += spans_count
+        del self._waiting[: len(batch)]
+        self._waiting_bytes -= size
+        return b"".join(batch), count
+
     async def close(self) -> None:
         """Send what is left, within `FLUSH_S`; may be called in any state, and again."""
         self._ending.set()
@@ -93,21 +107,12 @@ class Exporter:
 
     async def _send(self) -> None:
         """One batch, until it is taken or given up."""
-        batch: list[bytes] = []
-        size = count = 0
-        for spans, spans_count in self._waiting:
-            if size >= BATCH_BYTES:
-                break
-            batch.append(spans)
-            size += len(spans)
-            count += spans_count
-        if not batch:
+        spans, count = self.take()
+        if not spans:
             return
-        del self._waiting[: len(batch)]
-        self._waiting_bytes -= size
         lost = count
         try:
-            lost = await self._deliver(request(self._resource, self._scope, b"".join(batch)), count)
+            lost = await self._deliver(request(self._resource, self._scope, spans), count)
         except Exception:
             log.exception("sending spans failed in a way that it should not")
         finally:  # cancelled as well

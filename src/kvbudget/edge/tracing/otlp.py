@@ -19,6 +19,7 @@ _times = struct.Struct("<BQBQ").pack  # start_time_unix_nano = 7 and end_time_un
 _double = struct.Struct("<Bd").pack
 _ERROR: Final = b"\x7a\x02\x18\x02"  # status = 15 { code = 3: STATUS_CODE_ERROR }
 _FLAGS: Final = struct.Struct("<HI").pack  # flags = 16, fixed32
+_TELLS_ALIKE: Final = frozenset({int, str})  # to a dict 1, 1.0 and True are the same
 _HAS_REMOTE, _REMOTE = 0x100, 0x200
 
 
@@ -65,7 +66,13 @@ def span(
 
 def attributes(pairs: Iterable[tuple[str, Value | None]]) -> bytes:
     """`Span.attributes`; what is None is not told."""
-    return b"".join([_told(name, value) for name, value in pairs if value is not None])
+    return b"".join(
+        [
+            _told_again(name, value) if type(value) in _TELLS_ALIKE else b"\x4a" + _key_value(name, value)
+            for name, value in pairs
+            if value is not None
+        ]
+    )
 
 
 def resource(told: Mapping[str, str]) -> bytes:
@@ -94,14 +101,8 @@ def rejected(answer: bytes) -> int:
     return 0
 
 
-def _told(name: str, value: Value) -> bytes:
-    if value is True or value is False or not isinstance(value, str | int):
-        return b"\x4a" + _key_value(name, value)
-    return _told_again(name, value)
-
-
 @lru_cache(4096)
-def _told_again(name: str, value: str | int) -> bytes:
+def _told_again(name: str, value: Value) -> bytes:
     """The same models, tenants, instances, outcomes and lengths come again and again."""
     return b"\x4a" + _key_value(name, value)
 

@@ -12,6 +12,7 @@ they do not have begins with `kvbudget.`. How many tokens a request took stands 
 who adds up finds them twice.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -54,7 +55,7 @@ def spans_of(record: Record, trace: Trace, end: End, wall_ns: int, own: bytes) -
     since_ns = wall_ns + record.since_ns
     until_ns = wall_ns + end.now_ns
     failed = end.outcome in _FAILED or (end.status is not None and end.status >= 500)
-    told = own + attributes(_request(record, trace, end, failed=failed))
+    told = own + _request(record, trace, end, failed=failed)
     made = [
         span(
             trace.trace_id, trace.span_id, trace.parent_id, f"POST {trace.route}", Kind.SERVER, since_ns, until_ns,
@@ -73,22 +74,18 @@ def spans_of(record: Record, trace: Trace, end: End, wall_ns: int, own: bytes) -
     return b"".join(made), len(made)
 
 
-def _request(record: Record, trace: Trace, end: End, *, failed: bool) -> Pairs:
-    identity, admitted, reject = record.identity, record.admitted, end.reject
+def _request(record: Record, trace: Trace, end: End, *, failed: bool) -> bytes:
+    identity, admitted, reject, asked = record.identity, record.admitted, end.reject, record.asked
     pairs: Pairs = [
-        ("http.route", trace.route),
-        ("url.path", trace.route),
         ("http.response.status_code", end.status or None),
         ("client.address", record.peer.rpartition(":")[0].strip("[]")),
         ("error.type", _error_type(end) if failed else None),
         ("kvbudget.request_id", identity.request_id.decode("latin-1")),
-        ("kvbudget.tenant", identity.tenant),
-        ("kvbudget.priority", identity.priority),
-        ("kvbudget.outcome", end.outcome.value),
         ("kvbudget.queue_ms", _waited_ns(record, end) / 1e6),
     ]
-    if record.asked is not None:
-        pairs += _asked(record.asked)
+    told = _routed(trace.route) + _sender(identity.tenant, identity.priority, end.outcome.value)
+    if asked is not None:
+        told += _asked(asked)
         pairs += [("kvbudget.prompt_tokens", record.prompt_tokens), ("kvbudget.prompt_exact", record.exact)]
     if admitted is not None:
         pairs += [
@@ -102,36 +99,19 @@ def _request(record: Record, trace: Trace, end: End, *, failed: bool) -> Pairs:
         pairs += [("kvbudget.needed_blocks", reject.needed_blocks), ("kvbudget.free_blocks", reject.free_blocks)]
     if len(trace.attempts) > 1:
         pairs.append(("kvbudget.tries", len(trace.attempts)))
-    return pairs
-
-
-def _asked(asked: Asked) -> Pairs:
-    return [
-        ("gen_ai.operation.name", _OPERATIONS.get(asked.surface, asked.surface)),
-        ("gen_ai.request.model", asked.model),
-        ("gen_ai.request.max_tokens", asked.declared),
-        ("gen_ai.request.stream", True if asked.stream else None),
-        ("gen_ai.request.choice.count", asked.sequences if asked.sequences != 1 else None),
-    ]
+    return told + attributes(pairs)
 
 
 def _attempt(record: Record, trace: Trace, attempt: Attempt, end: End | None, wall_ns: int, now_ns: int) -> list[bytes]:
     """The span of one try, and those below it. `end`: of the request, where it was the last."""
-    backend, asked = attempt.backend, record.asked
+    backend, asked, status = attempt.backend, record.asked, attempt.status
     since_ns = wall_ns + attempt.since_ns
     until_ns = wall_ns + (now_ns if attempt.until_ns is None else attempt.until_ns)
-    error = attempt.failure or (str(attempt.status) if attempt.status is not None and attempt.status >= 400 else None)
-    address, port = _server(backend.url)
-    pairs: Pairs = [] if asked is None else _asked(asked)
-    pairs += [
-        ("gen_ai.provider.name", backend.facts.engine or "unknown"),
-        ("server.address", address),
-        ("server.port", port),
-        ("http.request.method", "POST"),
-        ("http.response.status_code", attempt.status),
-        ("error.type", error),
-        ("kvbudget.instance", backend.name),
-    ]
+    error = attempt.failure or (str(status) if status is not None and status >= 400 else None)
+    told = _served(backend.name, backend.url, backend.facts.engine)
+    if asked is not None:
+        told += _asked(asked)
+    pairs: Pairs = [("http.response.status_code", status), ("error.type", error)]
     if end is not None and error is None:
         pairs += [
             ("gen_ai.usage.input_tokens", trace.prompt_tokens),
@@ -140,12 +120,10 @@ def _attempt(record: Record, trace: Trace, attempt: Attempt, end: End | None, wa
         ]
         if record.first_ns is not None:
             pairs.append(("gen_ai.response.time_to_first_chunk", (record.first_ns - attempt.since_ns) / 1e9))
-    operation = "request" if asked is None else _OPERATIONS.get(asked.surface, asked.surface)
-    name = operation if asked is None or asked.model is None else f"{operation} {asked.model}"
     made = [
         span(
-            trace.trace_id, attempt.span_id, trace.span_id, name, Kind.CLIENT, since_ns, until_ns, attributes(pairs),
-            error=error is not None, flags=trace.flags,
+            trace.trace_id, attempt.span_id, trace.span_id, _name(asked), Kind.CLIENT, since_ns, until_ns,
+            told + attributes(pairs), error=error is not None, flags=trace.flags,
         )
     ]  # fmt: skip
     if attempt.head_ns is not None:
@@ -153,6 +131,58 @@ def _attempt(record: Record, trace: Trace, attempt: Attempt, end: End | None, wa
         made.append(_phase(trace, attempt.span_id, "kvbudget.first_byte", since_ns, head_ns))
         made.append(_phase(trace, attempt.span_id, "kvbudget.stream", head_ns, until_ns))
     return made
+
+
+# What comes again and again is put into bytes once.
+
+
+@lru_cache(64)
+def _routed(route: str) -> bytes:
+    return attributes([("http.route", route), ("url.path", route)])
+
+
+@lru_cache(1024)
+def _sender(tenant: str, priority: int, outcome: str) -> bytes:
+    return attributes([("kvbudget.tenant", tenant), ("kvbudget.priority", priority), ("kvbudget.outcome", outcome)])
+
+
+@lru_cache(1024)
+def _asked(asked: Asked) -> bytes:
+    return attributes(
+        [
+            ("gen_ai.operation.name", _OPERATIONS.get(asked.surface, asked.surface)),
+            ("gen_ai.request.model", asked.model),
+            ("gen_ai.request.max_tokens", asked.declared),
+            ("gen_ai.request.stream", True if asked.stream else None),
+            ("gen_ai.request.choice.count", asked.sequences if asked.sequences != 1 else None),
+        ]
+    )
+
+
+@lru_cache(256)
+def _served(name: str, url: str, engine: str) -> bytes:
+    address: str
+    if url.startswith("unix:"):
+        address, port = url.removeprefix("unix:").removeprefix("//"), None
+    else:
+        parts = urlsplit(url)
+        address, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    return attributes(
+        [
+            ("gen_ai.provider.name", engine or "unknown"),
+            ("server.address", address),
+            ("server.port", port),
+            ("http.request.method", "POST"),
+            ("kvbudget.instance", name),
+        ]
+    )
+
+
+def _name(asked: Asked | None) -> str:
+    if asked is None:
+        return "request"
+    operation = _OPERATIONS.get(asked.surface, asked.surface)
+    return operation if asked.model is None else f"{operation} {asked.model}"
 
 
 def _phase(trace: Trace, parent_id: bytes, name: str, since_ns: int, until_ns: int) -> bytes:
@@ -169,17 +199,3 @@ def _error_type(end: End) -> str:
     if end.refusal is not None:
         return end.refusal.value
     return end.outcome.value if end.outcome in _FAILED else str(end.status)
-
-
-def _server(url: str) -> tuple[str, int | None]:
-    """Address and port of an engine; the path of a Unix socket."""
-    if url.startswith("unix:"):
-        return url.removeprefix("unix:").removeprefix("//"), None
-    known = _SERVERS.get(url)
-    if known is None:
-        parts = urlsplit(url)
-        known = _SERVERS[url] = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
-    return known
-
-
-_SERVERS: dict[str, tuple[str, int | None]] = {}  # of the few engines that there are
