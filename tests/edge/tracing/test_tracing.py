@@ -86,6 +86,23 @@ def test_a_served_request_is_a_tree_that_hangs_below_its_client_and_above_its_en
     play(scene, {"count": 100})
 
 
+def test_an_engine_that_reads_our_header_as_vllm_does_hangs_its_spans_below_ours(play: Any) -> None:
+    async def scene(stand: Stand) -> None:
+        async with traced(stand) as receiver:
+            await stand.chat(headers=PARENTED)
+            spans = await receiver.until(5)
+            # vLLM 0.32 tracing/otel.py: extract_trace_context
+            context = TraceContextTextMapPropagator().extract(stand.engine.heads[0])
+            parent = get_current_span(context).get_span_context()
+            assert parent.is_remote
+            assert parent.trace_flags.sampled
+            assert f"{parent.trace_id:032x}" == TRACE
+            assert f"{parent.span_id:016x}" == named(spans, "chat m").span_id
+            assert parent.trace_state.get("vendor") == "1"
+
+    play(scene, {"count": 100})
+
+
 def test_refused_not_understood_and_gone_are_one_tree_each(play: Any) -> None:
     async def scene(stand: Stand) -> None:
         async with traced(stand) as receiver:
