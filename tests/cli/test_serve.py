@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_receiver import Receiver, Span
 
 from kvbudget.cli.main import main, parser_of
 from kvbudget.cli.serve import _reload, page_of
@@ -26,6 +25,7 @@ from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
+from otlp_receiver import Receiver, Span
 
 SERVE = [sys.executable, "-m", "kvbudget", "serve", "--port", "0", "--admin-port", "0"]
 

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from opentelemetry.trace import get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from kvbudget.edge.tracing.context import Sampler
 from kvbudget.edge.tracing.settings import TracingSettings
