@@ -3,11 +3,21 @@
 NamedTuples, because a gate makes several of them per request and a frozen dataclass costs four times as much to make.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.gate.refusals import Outcome
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
+
+
+class Counted(NamedTuple):
+    """What a request's prompts are by the vocabulary of one model; members as in `Arrived`."""
+
+    prompts: tuple[Tokens, ...]
+    exact: bool
+    paced: bool
+    prefix: tuple[int, ...] = ()
 
 
 class Arrived(NamedTuple):
@@ -19,7 +29,8 @@ class Arrived(NamedTuple):
     `route`: model and path, by which lengths are learned apart. `known_tokens`: what it will really produce, if the
     driver is clairvoyant; only the `learned` policy looks at it. `prefix`: keys of the single prompt's blocks
     (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared. `model`: as the client named
-    it, None if it did not; by it a fleet chooses, a gate takes whatever it is given.
+    it, None if it did not; by it a fleet chooses, a gate takes whatever it is given. `counts`: by `Member.vocabulary`,
+    where instances that may take it count otherwise; an instance's gate is given its own.
     """
 
     request_id: str
@@ -36,6 +47,7 @@ class Arrived(NamedTuple):
     known_tokens: Tokens | None = None
     prefix: tuple[int, ...] = ()
     model: str | None = None
+    counts: Mapping[object, Counted] | None = None
 
 
 class Progressed(NamedTuple):

@@ -165,7 +165,7 @@ class Fleet:
         place = self._places[event.request_id] = Place(member, since_ns, avoid)
         commands = self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
         if any(type(command) is Forward and command.request_id == event.request_id for command in commands):
-            self._got(place, able, event)
+            self._got(place, able, member.counted(event))
         return commands
 
     def _got(self, place: Place, able: Able, event: Arrived) -> None:

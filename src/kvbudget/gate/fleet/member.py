@@ -1,6 +1,8 @@
 """One instance of a fleet: its gate, what it serves, and how much of it may be used now."""
 
-from kvbudget.gate.events import Arrived
+from collections.abc import Mapping
+
+from kvbudget.gate.events import Arrived, Counted
 from kvbudget.gate.fleet.affinity import Affinity
 from kvbudget.gate.fleet.health import Circuit, SlowStart
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
@@ -21,6 +23,7 @@ class Member:
         self.options = options
         self.served: frozenset[str] = frozenset()  # model names by the engine's own word, kept while it is away
         self.prefix_credit = True  # whether its engine lets requests use one another's blocks, as far as is known
+        self.vocabulary: object = None  # by which prompts are counted for it, as in `Arrived.counts`
         self.draining = False
         self.circuit = Circuit(config)
         self.ramp = SlowStart(config.ramp_ns)
@@ -32,8 +35,17 @@ class Member:
         self.turn = 0  # number of the last request that it got
 
     def own(self, event: Arrived) -> Arrived:
-        """The request as its gate is to see it: without prefix where its engine shares nothing."""
+        """The request as its gate is to see it: counted for it, and without prefix where its engine shares nothing."""
+        event = self.counted(event)
         return event if self.prefix_credit or not event.prefix else event._replace(prefix=())
+
+    def counted(self, event: Arrived) -> Arrived:
+        """The request with what its prompts are by the vocabulary of this instance."""
+        counts = event.counts
+        if counts is None:
+            return event
+        prompts, exact, paced, prefix = counts.get(self.vocabulary) or _longest(counts)
+        return event._replace(prompts=prompts, exact=exact, paced=paced, prefix=prefix)
 
     @property
     def known(self) -> bool:
@@ -92,3 +104,9 @@ class Member:
             ledger = self.gate.ledger
             per_key = max(1, blocks_per_key(ledger.layout) * self.gate.config.key_blocks)
             self.affinity.saw(event.prefix, ledger.usable_blocks // per_key)
+
+
+def _longest(counts: Mapping[object, Counted]) -> Counted:
+    """For a vocabulary that came after the count, as another model was loaded: the most cautious there is."""
+    longest = max(counts.values(), key=lambda counted: sum(counted.prompts))
+    return Counted(longest.prompts, exact=False, paced=False)
