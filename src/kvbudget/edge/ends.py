@@ -169,7 +169,8 @@ class RelayEnds:
         if not flow.exact or usage.prompt_tokens is None:
             return
         if gateway.compared is not None and not flow.as_ids:
-            gateway.compared(flow.prompt_tokens, usage.prompt_tokens)
+            name = "" if flow.backend is None else flow.backend.name
+            gateway.compared(flow.prompt_tokens, usage.prompt_tokens, name)
         if usage.prompt_tokens != flow.prompt_tokens:
             gateway.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(

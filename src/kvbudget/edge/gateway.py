@@ -26,6 +26,7 @@ from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tracing.tracer import Tracer
+from kvbudget.edge.vocabularies import counted_at, counts_of
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
@@ -80,8 +81,8 @@ class Gateway:
         self.shadow = False
         self.access_log = access_log
         self.tracer: Tracer | None = None  # where it is, it is the access log as well
-        # Told of every exact count that the engine's usage could be compared with: (counted, told).
-        self.compared: Callable[[int, int], None] | None = None
+        # Told of every exact count that the engine's usage could be compared with: (counted, told, instance).
+        self.compared: Callable[[int, int, str], None] | None = None
         # The ids that go to the engine in place of a prompt's text; None: the text.
         self.ids_to_forward: Callable[[Ask, Count], TokenIds | None] | None = None
         self.backend = backend
@@ -163,6 +164,10 @@ class Gateway:
             prefix,
             model=ask.model,
         )
+        if counted.by_vocabulary is not None:
+            keys_of = self._prefix_keys.of
+            counts = counts_of(ask, counted, self.gate, lambda count: keys_of(ask, count, self.fleet.key_tokens))
+            event = flow.arrived = event._replace(counts=counts)
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
         self.push(event)
@@ -237,6 +242,7 @@ class Gateway:
             else:
                 member = self.fleet.placed(flow.key)
                 gate, backend = member.gate, self.backends[member.name]
+                counted_at(flow, member)
         flow.backend = backend
         if forwarded is None:
             flow.forwarded_ns = self.now_ns()

@@ -5,24 +5,21 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-
-import orjson
 
 from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.admin import admin_app
 from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
-from kvbudget.edge.backend import Backend, EngineFacts
+from kvbudget.edge.backend import EngineFacts
 from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
-from kvbudget.edge.http.upstream import UpstreamError
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.instance import Instance
 from kvbudget.edge.instance_settings import InstanceSettings
@@ -32,11 +29,12 @@ from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.renaming import renamed
-from kvbudget.edge.tokens.count import Counter, CountFailedError
-from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
+from kvbudget.edge.tokens.by_model import CounterByModel
+from kvbudget.edge.tokens.count import Counter
+from kvbudget.edge.tokens.counting import CountingSettings, watched
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
+from kvbudget.edge.vocabularies import counters_of, heed_contexts, heed_model
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
@@ -46,7 +44,6 @@ from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.service")
 
-_COUNT_TIMEOUT_S = 10.0
 _OTHERS_S = 2.0  # where one engine is up, how long the others are waited for at the start
 
 
@@ -280,9 +277,10 @@ class GateService:
         self.instances[0].looked(facts)
 
     def _heed_contexts(self) -> None:
-        """What no engine can take need not be tokenized."""
-        contexts = [instance.member.gate.max_context for instance in self.instances]
-        heed_context(self.reception.counter, max(contexts))
+        """What no engine can take need not be tokenized; and which of them count alike may have changed."""
+        heed_contexts(self.reception.counter, [instance.member.gate.max_context for instance in self.instances])
+        for instance in self.instances:
+            heed_model(instance)
 
     def _traced(self, settings: TracingSettings, instance_id: str) -> Tracer:
         """From now on what the access log hears, spans are made of."""
@@ -292,35 +290,17 @@ class GateService:
         return tracer
 
     def _counter(self) -> Counter:
-        counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
-        own = watched(counter)
-        if own is not None:
-            self.gateway.compared = own.heed
-            if self.settings.counting.forward_token_ids:
+        settings = self.settings
+        counter = counters_of(self.instances, self.fleet, settings.tokenizer, settings.counting)
+        if isinstance(counter, CounterByModel):
+            self.gateway.compared = counter.heed
+            if settings.counting.forward_token_ids:
+                self.gateway.ids_to_forward = counter.ids_to_forward
+        elif (own := watched(counter)) is not None:
+            self.gateway.compared = lambda counted, told, instance: own.heed(counted, told)
+            if settings.counting.forward_token_ids:
                 self.gateway.ids_to_forward = own.ids_to_forward
         return counter
-
-    def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
-        async def post(path: str, body: bytes) -> tuple[int, bytes]:
-            backend, body = self._counting(body)
-            headers = [(b"content-type", b"application/json"), *backend.credentials]
-            try:
-                answer = await backend.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
-            except UpstreamError as error:
-                if error.kind == "unreachable":
-                    backend.found_down()
-                raise CountFailedError(f"the engine did not count: {error}") from error
-            return answer.status, answer.body
-
-        return post
-
-    def _counting(self, body: bytes) -> tuple[Backend, bytes]:
-        """Which engine counts a prompt, and its question: one that serves the model."""
-        if self.fleet.only is not None:
-            return self.backend, body
-        model = orjson.loads(body).get("model")
-        backend = self.gateway.backend_for(model)
-        return backend, body if model is None else renamed(body, model, backend.own_name(model))
 
 
 async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:

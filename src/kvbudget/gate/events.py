@@ -30,7 +30,7 @@ class Arrived(NamedTuple):
     driver is clairvoyant; only the `learned` policy looks at it. `prefix`: keys of the single prompt's blocks
     (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared. `model`: as the client named
     it, None if it did not; by it a fleet chooses, a gate takes whatever it is given. `counts`: by `Member.vocabulary`,
-    where instances that may take it count otherwise; an instance's gate is given its own.
+    where instances that may take it count otherwise: each is given its own, and who has none there does not get it.
     """
 
     request_id: str

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvbudget.gate.events import Arrived, BackendChanged, Counted, Ended
-from kvbudget.gate.fleet.events import Serves
+from kvbudget.gate.fleet.events import HeldElsewhere, Serves
 from kvbudget.gate.fleet.options import MemberOptions
 from kvbudget.gate.refusals import Outcome
 from kvbudget.units import Tokens
@@ -67,13 +67,14 @@ def test_who_waits_and_moves_is_counted_anew_each_time(make_fleet: Make) -> None
     assert blocks(scene, "x") == 3
 
 
-def test_a_vocabulary_that_was_not_counted_by_gets_the_longest_count_as_a_bound(make_fleet: Make) -> None:
-    scene = two(make_fleet)
-    scene.at("x").vocabulary = "another model"
-    assert arrive(scene, "a") == ["a>x"]
-    assert blocks(scene, "x") == 6
-    told = scene.at("x").own(scene.fleet.placed("a").own(_event()))
-    assert (told.exact, told.paced, told.prefix) == (False, False, ())
+def test_whose_model_cannot_have_it_does_not_get_it(make_fleet: Make) -> None:
+    scene = two(make_fleet, own=3)
+    assert arrive(scene, "a", X=by(32)) == ["a>x"]
+    assert arrive(scene, "b", X=by(32)) == ["b..x"]  # y has room
+    assert scene.push_at("y", HeldElsewhere(0)) == []
+    scene.at("x").vocabulary = "another model by now"
+    assert scene.push_at("y", HeldElsewhere(0)) == []
+    assert arrive(scene, "c", X=by(32)) == ["c!no_backend"]
 
 
 def test_what_prompts_share_is_told_by_the_keys_of_the_own_vocabulary(make_fleet: Make) -> None:

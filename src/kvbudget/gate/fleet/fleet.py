@@ -154,6 +154,9 @@ class Fleet:
             return [*due, self._refused(event, Refusal.DRAINING, now_ns, since_ns)]
         if not own and not standing_in:
             return [*due, self._refused(event, Refusal.UNKNOWN_MODEL, now_ns, since_ns)]  # nor may one unseen
+        own, standing_in = [[one for one in kind if one.reads(event)] for kind in (own, standing_in)]
+        if not own and not standing_in:
+            return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]  # another model is loaded there
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
             return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]

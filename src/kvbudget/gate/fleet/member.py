@@ -1,8 +1,6 @@
 """One instance of a fleet: its gate, what it serves, and how much of it may be used now."""
 
-from collections.abc import Mapping
-
-from kvbudget.gate.events import Arrived, Counted
+from kvbudget.gate.events import Arrived
 from kvbudget.gate.fleet.affinity import Affinity
 from kvbudget.gate.fleet.health import Circuit, SlowStart
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
@@ -39,12 +37,16 @@ class Member:
         event = self.counted(event)
         return event if self.prefix_credit or not event.prefix else event._replace(prefix=())
 
+    def reads(self, event: Arrived) -> bool:
+        """Whether its model can have the request: it was counted by its vocabulary, or by one for all."""
+        return event.counts is None or self.vocabulary in event.counts
+
     def counted(self, event: Arrived) -> Arrived:
-        """The request with what its prompts are by the vocabulary of this instance."""
+        """The request with what its prompts are by the vocabulary of this instance, which `reads` it."""
         counts = event.counts
         if counts is None:
             return event
-        prompts, exact, paced, prefix = counts.get(self.vocabulary) or _longest(counts)
+        prompts, exact, paced, prefix = counts[self.vocabulary]
         return event._replace(prompts=prompts, exact=exact, paced=paced, prefix=prefix)
 
     @property
@@ -104,9 +106,3 @@ class Member:
             ledger = self.gate.ledger
             per_key = max(1, blocks_per_key(ledger.layout) * self.gate.config.key_blocks)
             self.affinity.saw(event.prefix, ledger.usable_blocks // per_key)
-
-
-def _longest(counts: Mapping[object, Counted]) -> Counted:
-    """For a vocabulary that came after the count, as another model was loaded: the most cautious there is."""
-    longest = max(counts.values(), key=lambda counted: sum(counted.prompts))
-    return Counted(longest.prompts, exact=False, paced=False)
