@@ -93,6 +93,10 @@ BACKENDS = {
     "max_num_seqs": "As `--max-num-seqs`, for this one.",
     "borrow": "Share of its pool that work of shorter tiers may reserve; 1 where it is not given.",
     "fallback": "Models for which it stands in when no instance of theirs takes a request now.",
+    "tokenizer": "As `--tokenizer`, for its model alone: PATH, `engine` (itself) or `bound`. A change needs a restart.",
+    "chat_template": "As `--chat-template`, beside its `tokenizer`.",
+    "default_chat_template_kwargs": "As `--default-chat-template-kwargs`, beside its `tokenizer`.",
+    "image_tokens": "As `--image-tokens`.",
     "fallback_share": "Share of its pool that may be reserved for that; 1 where it is not given.",
     "drain": "It gets no work; what it has goes on.",
 }

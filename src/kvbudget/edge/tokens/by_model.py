@@ -45,17 +45,24 @@ class CounterByModel:
         )
 
     def count(self, ask: Ask) -> Count | Awaitable[Count]:
-        """By the vocabulary of whoever is up and serves the model; `Count.by_vocabulary` has all, if there are several.
+        """By the vocabulary of the model; `Count.by_vocabulary` has also those of its stand-ins that count otherwise.
 
-        Raises what that first one raises. Another one that cannot count gets the bound, and one whose model cannot have
-        such a prompt gets none.
+        Raises what the counter of the model raises. Where there are several, one that cannot count gets the bound, and
+        a stand-in whose model cannot have such a prompt gets none.
         """
         chosen = self._chosen(ask)
-        first, *others = chosen.values()
-        counted = first.count(ask)
-        if not others:
-            return counted
-        counts = [counted, *[self._quietly(counter, ask) for counter in others]]
+        if len(chosen) == 1:
+            return next(iter(chosen.values())).count(ask)
+        counts: list[Count | Awaitable[Count] | None] = []
+        for counter in chosen.values():
+            try:
+                counts.append(counter.count(ask))
+            except BadRequestError:
+                if not counts:
+                    raise
+                counts.append(None)
+            except CountFailedError:
+                counts.append(self._bound.count(ask))
         if all(count is None or isinstance(count, Count) for count in counts):
             return _joined(dict(zip(chosen, cast("list[Count | None]", counts), strict=True)))
         return self._later(ask, list(chosen), counts)
@@ -72,24 +79,16 @@ class CounterByModel:
             own.heed(counted, told)
 
     def _chosen(self, ask: Ask) -> dict[object, Counter]:
-        """By vocabulary, all that may count, who is up and serves the model first. Never empty: whom nobody serves is
-        refused without a count, or asks for its own sake."""
+        """By vocabulary, all by which to count: that of the model first, of those who serve it the one that is up. Never
+        empty: whom nobody serves is refused without a count, or is counted for its own sake."""
         model = ask.model
         serving = [member for member in self._members if member.serves(model)]
         standing_in = [member for member in self._members if member.stands_in_for(model) and member not in serving]
-        able = sorted([*serving, *standing_in] or self._members, key=lambda member: not member.in_service)
+        serving.sort(key=lambda member: not member.in_service)
         chosen: dict[object, Counter] = {}
-        for member in able:
+        for member in [*serving, *standing_in] or self._members[:1]:
             chosen.setdefault(member.vocabulary, self.counters[member.name])
         return chosen
-
-    def _quietly(self, counter: Counter, ask: Ask) -> Count | Awaitable[Count] | None:
-        try:
-            return counter.count(ask)
-        except BadRequestError:
-            return None
-        except CountFailedError:
-            return self._bound.count(ask)
 
     def _later(
         self, ask: Ask, vocabularies: list[object], counts: list[Count | Awaitable[Count] | None]
@@ -117,11 +116,11 @@ class CounterByModel:
     async def _settled(self, task: "asyncio.Future[Count]", ask: Ask, *, is_first: bool) -> Count | None:
         try:
             return await task
-        except (BadRequestError, CountFailedError) as error:
+        except BadRequestError:
             if is_first:
                 raise
-            if isinstance(error, BadRequestError):
-                return None
+            return None
+        except CountFailedError:
             bound = self._bound.count(ask)
             return bound if isinstance(bound, Count) else await bound
 

@@ -361,6 +361,7 @@ BACKEND: Mapping[str, Kind] = {
     "url": TEXT, "name": TEXT, "models": LIST, "aliases": TABLE, "weight": _WEIGHT, "tier": COUNT,
     "pool_blocks": POSITIVE, "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH,
     "max_num_seqs": POSITIVE, "borrow": _PART, "fallback": LIST, "fallback_share": _PART, "drain": SIGN,
+    "tokenizer": TEXT, "chat_template": TEXT, "default_chat_template_kwargs": TEXT, "image_tokens": POSITIVE,
 }  # fmt: skip
 _LONGEST_TENANT = 64
 _TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
