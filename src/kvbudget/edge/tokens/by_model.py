@@ -79,8 +79,8 @@ class CounterByModel:
             own.heed(counted, told)
 
     def _chosen(self, ask: Ask) -> dict[object, Counter]:
-        """By vocabulary, all by which to count: that of the model first, of those who serve it the one that is up. Never
-        empty: whom nobody serves is refused without a count, or is counted for its own sake."""
+        """By vocabulary, all by which to count: that of the model first, of those who serve it the one that is up.
+        Never empty: whom nobody serves is refused without a count, or is counted for its own sake."""
         model = ask.model
         serving = [member for member in self._members if member.serves(model)]
         standing_in = [member for member in self._members if member.stands_in_for(model) and member not in serving]
