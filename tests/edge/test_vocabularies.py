@@ -198,9 +198,14 @@ def test_who_waits_at_one_and_goes_to_the_other_is_charged_there_by_the_other_vo
 
 def test_a_request_that_names_no_model_is_charged_by_whoever_gets_it(play: Play) -> None:
     async def scene(stand: Stand) -> None:
-        counted = {await stand.counted(None) for _ in range(4)}
-        assert counted == {COUNTS[QWEN], COUNTS[LLAMA]}
-        assert stand.asked() == {"a": 2, "b": 2}
+        for engine in stand.engines.values():
+            engine.hold = True
+        both = [asyncio.create_task(stand.counted(None)) for _ in range(2)]
+        await stand.until(lambda: stand.asked() == {"a": 1, "b": 1})
+        for engine in stand.engines.values():
+            engine.release.set()
+        assert set(await asyncio.gather(*both)) == {COUNTS[QWEN], COUNTS[LLAMA]}
+        assert stand.service.gateway.metrics.token_drift == 0
 
     play(
         scene,
