@@ -122,6 +122,10 @@ BACKENDS = {
     "max_num_seqs": "As `--max-num-seqs`, for this one.",
     "borrow": "Share of its pool that work of shorter tiers may reserve; 1 (no limit) where it is not given.",
     "fallback": "Models for which it stands in when no instance of theirs takes a request now.",
+    "tokenizer": "As `--tokenizer`, for its model alone: PATH, `engine` (itself) or `bound`. A change needs a restart.",
+    "chat_template": "As `--chat-template`, beside its `tokenizer`.",
+    "default_chat_template_kwargs": "As `--default-chat-template-kwargs`, beside its `tokenizer`.",
+    "image_tokens": "As `--image-tokens`.",
     "fallback_share": "Share of its pool that may be reserved for that; 1 (no limit) where it is not given.",
     "drain": "It gets no work; what it has goes on.",
 }
@@ -235,7 +239,7 @@ HEADERS = """## Headers
 | request header | meaning |
 |---|---|
 | `x-request-id` | kept if printable and at most 128 characters, else one is made; sent on to the engine and answered (to Anthropic's clients as `request-id` too) |
-| `traceparent`, `tracestate` | W3C trace context: reaches the engine as it came; none is made where there is none |
+| `traceparent`, `tracestate` | W3C trace context: reaches the engine as it came. With `--otlp-endpoint` the engine gets the id of our span as its parent, and a trace begins here where there is none |
 | `x-kvbudget-tenant` | whom to account the request to: 1 to 64 letters, digits, `.`, `_`, `-`; else one per API key (`key-` and a hash of the Authorization or x-api-key header), else `default` |
 | `x-kvbudget-priority` | whole number from -100 to 100, smaller is more urgent (vLLM's sign); 0 if absent |
 | `x-kvbudget-deadline-ms` | refuse it (429) if it cannot be forwarded within so many milliseconds |

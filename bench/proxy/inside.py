@@ -5,6 +5,7 @@ CPU time over many small batches, so that what else runs on the machine hardly m
 
     python bench/proxy/inside.py              # µs per request and per chunk
     python bench/proxy/inside.py --profile 2kb
+    python bench/proxy/inside.py --traces 1      # with spans of every request; 0: asked for, and none is recorded
 """
 
 import argparse
@@ -29,6 +30,9 @@ from kvbudget.edge.identity import Identities
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
+from kvbudget.edge.tracing.context import Sampler
+from kvbudget.edge.tracing.settings import TracingSettings
+from kvbudget.edge.tracing.tracer import Tracer
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
@@ -71,7 +75,7 @@ class Wire(asyncio.Transport):
 class Rig:
     """A gate between one client's wire and one engine's wire."""
 
-    def __init__(self) -> None:
+    def __init__(self, traces: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.upstream = Upstream("http://127.0.0.1:8000", UpstreamLimits())
         backend = Backend("http://127.0.0.1:8000", self.upstream)
@@ -80,6 +84,9 @@ class Rig:
             gate, backend, Refuser("bench", random.Random(1)), GateMetrics(),
             default_new_tokens=Tokens(2048), now_ns=time.monotonic_ns,
         )  # fmt: skip
+        if traces is not None:
+            tracer = Tracer(TracingSettings("http://127.0.0.1:4318/v1/traces", Sampler(traces)))
+            self.gateway.access_log = self.gateway.tracer = tracer
         reception = Reception(self.gateway, ThreadedBoundCounter(), Identities("kvb-0123456789ab"))
         self.server = HttpServer(reception.app, ServerLimits(), openai_error_body, loop)
         self.client, self.engine = Wire(), Wire()
@@ -136,6 +143,8 @@ def batches(size: int) -> Callable[[Rig], None]:
     def run(rig: Rig) -> None:
         for number in range(BATCH):
             rig.request(asked[number & 31], answered[(number * 7) & 31])
+        if rig.gateway.tracer is not None:
+            rig.gateway.tracer.exporter.take()
 
     return run
 
@@ -169,8 +178,9 @@ def cases() -> Iterator[tuple[str, Callable[[Rig], None]]]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=["2kb", "100kb", "chunks"])
+    parser.add_argument("--traces", type=float, metavar="RATIO", help="record so many of the requests")
     args = parser.parse_args()
-    rig = Rig()
+    rig = Rig(args.traces)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # as `kvbudget serve` does

@@ -34,6 +34,32 @@ def test_a_table_says_what_holds_for_one_engine(tmp_path: Path) -> None:
     assert (options.weight, options.tier, options.borrow, options.fallback_share) == (2, 1, 0.5, 0.25)
 
 
+def test_a_table_says_how_its_model_is_counted(tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+    (one,) = from_file(
+        tmp_path,
+        f'[[backend]]\nurl = "http://a:1"\ntokenizer = "{tmp_path}"\nchat_template = "{template}"\n'
+        "default_chat_template_kwargs = '{\"enable_thinking\": false}'\nimage_tokens = 9\n",
+    )
+    assert (one.tokenizer, one.chat_template, one.image_tokens) == (str(tmp_path), "{{ messages }}", 9)
+    assert one.template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        'chat_template = "x"',
+        "default_chat_template_kwargs = '{}'",
+        'tokenizer = "engine"\ndefault_chat_template_kwargs = "[]"',
+        'tokenizer = "engine"\nchat_template = "/none"',
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(tmp_path: Path, told: str) -> None:
+    with pytest.raises(InputError):
+        from_file(tmp_path, f'[[backend]]\nurl = "http://a:1"\n{told}\n')
+
+
 def test_flags_stand_before_the_file(tmp_path: Path) -> None:
     path = tmp_path / "kvbudget.toml"
     path.write_text(SCHEMA + '[[backend]]\nurl = "http://a:1"\n')

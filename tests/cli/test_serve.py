@@ -25,6 +25,7 @@ from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
+from otlp_receiver import Receiver, Span
 
 SERVE = [sys.executable, "-m", "kvbudget", "serve", "--port", "0", "--admin-port", "0"]
 
@@ -95,6 +96,29 @@ def test_the_embedded_engine_takes_the_settings_that_the_gate_is_told_of_an_engi
         assert ready["max_num_seqs"] == 16
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_spans_reach_a_collector_before_the_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def trace() -> list[Span]:
+        receiver = Receiver()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", await receiver.start())
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+        await asyncio.to_thread(ask_once)
+        await receiver.stop()
+        return receiver.spans
+
+    def ask_once() -> None:
+        with serving("--embedded-engine", "--json") as (process, line):
+            body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}).encode()
+            request = urllib.request.Request(json.loads(line)["gate"] + "/v1/chat/completions", body)
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert answer.status == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+
+    spans = asyncio.run(trace())
+    assert [span.name for span in spans if span.kind == 2] == ["POST /v1/chat/completions"]
+    assert {span.resource["service.name"] for span in spans} == {"mine"}
 
 
 def test_people_are_told_a_curl_to_try() -> None:
@@ -168,6 +192,7 @@ def test_a_port_in_use_is_a_clear_error() -> None:
         ("--backend", "http://a:1", "--max-context", "many"),
         ("--backend", "http://a:1", "--overload-status", "408"),
         ("--backend", "http://a:1", "--max-body", "big"),
+        ("--backend", "http://a:1", "--otlp-endpoint", "a:4318"),
     ],
 )
 def test_flags_that_cannot_work_are_refused_with_what_to_do(flags: tuple[str, ...]) -> None:

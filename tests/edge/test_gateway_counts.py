@@ -15,7 +15,7 @@ def test_exact_counts_are_told_beside_what_the_engine_says(play: Play) -> None:
     told: list[tuple[int, int]] = []
 
     async def scene(stand: Any) -> None:
-        stand.service.gateway.compared = lambda counted, engine: told.append((counted, engine))
+        stand.service.gateway.compared = lambda counted, engine, name: told.append((counted, engine))
         await stand.chat()
         await stand.chat(stream=True)
 
@@ -34,7 +34,7 @@ def test_a_prompt_that_went_as_ids_is_not_compared_and_everything_else_of_it_sta
     async def scene(stand: Any) -> None:
         gateway = stand.service.gateway
         gateway.ids_to_forward = ids_of
-        gateway.compared = lambda counted, engine: told.append((counted, engine))
+        gateway.compared = lambda counted, engine, name: told.append((counted, engine))
         for prompt in ("as ids", "as text"):
             body = {"model": "m", "prompt": prompt, "max_tokens": 5, "temperature": 0.5}
             answer = await stand.client.post("/v1/completions", json=body)

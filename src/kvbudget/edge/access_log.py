@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
@@ -18,6 +18,9 @@ from kvbudget.edge.identity import Identity
 from kvbudget.errors import BadValueError, printable
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.refusals import Outcome, Refusal
+
+if TYPE_CHECKING:
+    from kvbudget.edge.tracing.context import Trace
 
 log = logging.getLogger("kvbudget.access")
 
@@ -37,9 +40,13 @@ class Asked(NamedTuple):
 
 
 class Record:
-    """What is known of one request until its line is written. Times are of the monotonic clock, in ns."""
+    """What is known of one request until its line is written. Times are of the monotonic clock, in ns.
 
-    __slots__ = ("admitted", "asked", "exact", "first_ns", "identity", "instance", "peer", "prompt_tokens", "since_ns")
+    `trace`: its place in a trace, where there are any."""
+
+    __slots__ = (
+        "admitted", "asked", "exact", "first_ns", "identity", "instance", "peer", "prompt_tokens", "since_ns", "trace",
+    )  # fmt: skip
 
     def __init__(self, identity: Identity, asked: Asked | None, peer: str, since_ns: int) -> None:
         self.identity = identity
@@ -51,6 +58,7 @@ class Record:
         self.admitted: Forward | None = None
         self.first_ns: int | None = None
         self.instance: str | None = None
+        self.trace: Trace | None = None
 
 
 class RequestLog(Protocol):

@@ -20,7 +20,7 @@ from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
 from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.tokens import counting
+from kvbudget.edge.vocabularies import counting_state
 from kvbudget.edge.waiting import waiting_at
 from kvbudget.edge.web.live import Live
 from kvbudget.edge.web.pages import page_routes
@@ -223,7 +223,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         },
         "policy": gate.config.policy.value,
         "shadow": gateway.shadow,
-        "counting": counting.state_of(reception.counter),
+        "counting": counting_state(reception.counter),
         "learned": _learned(gate),
         "prefix_credit": {
             "sharing": gate.config.sharing.value if gateway.prefix_credit and ledger.key_tokens else "off",

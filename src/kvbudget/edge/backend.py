@@ -21,6 +21,8 @@ log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S = 5.0
 _REQUEST_ID = frozenset({b"x-request-id"})
+_TRACEPARENT = frozenset({b"traceparent"})
+_NO_TRACE = frozenset({b"traceparent", b"tracestate"})
 _SOON_NS = 500_000_000
 # A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
 _NOT_FORWARDED = frozenset(
@@ -87,6 +89,8 @@ class Backend:
         self.credentials: Headers = []  # of the gate's own calls
         self.replaces_keys = False  # the engine gets its own key in place of the clients'
         self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+        self._names_of_trace = _REQUEST_ID | _TRACEPARENT
+        self._without_trace = (_NOT_FORWARDED | _TRACEPARENT, _NOT_FORWARDED | _NO_TRACE)
 
     def use_api_key(self, key: str | None, *, replacing: bool) -> None:
         """From now on the engine's own key, if it has one. `replacing`: clients' keys are the gate's, so that the
@@ -98,11 +102,21 @@ class Backend:
             self._without = _NOT_FORWARDED | _CREDENTIALS
             self._names = _REQUEST_ID | {b"authorization"}
             self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
+        self._names_of_trace = self._names | _TRACEPARENT
+        self._without_trace = (self._without | _TRACEPARENT, self._without | _NO_TRACE)
 
     def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
         own = OwnLines(self._names, b"x-request-id: %b\r\n%b" % (request_id, self._key_line))
         return ClientHeaders(self._without, own)
+
+    def traced_headers(
+        self, exchange: Exchange, request_id: bytes, parent_line: bytes, *, begins: bool
+    ) -> ClientHeaders:
+        """The same of a request that is part of a trace: its parent is our span. `begins`: there was no trace before,
+        so that what the client says of the state of one is of none."""
+        lines = b"x-request-id: %b\r\n%b%b" % (request_id, self._key_line, parent_line)
+        return ClientHeaders(self._without_trace[begins], OwnLines(self._names_of_trace, lines))
 
     def own_name(self, model: str) -> str:
         """The engine's own name for a model that is asked for by another: an alias, or what it stands in for."""

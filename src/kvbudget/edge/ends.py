@@ -56,6 +56,14 @@ _UNANSWERED: Final = frozenset(
 )
 
 
+def _outcome_of(flow: Flow, ended: RelayOutcome, *, done: bool) -> Outcome:
+    if done:
+        return Outcome.FINISHED
+    if flow.forfeited and ended is RelayOutcome.CANCELLED:
+        return Outcome.LEASE_LOST
+    return Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
+
+
 class RelayEnds:
     """What a gateway makes of the ends of its relays."""
 
@@ -67,10 +75,8 @@ class RelayEnds:
         gateway = self._gateway
         ended = end.outcome
         done = ended is _DONE and not flow.lost
-        outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
-        if flow.forfeited and ended is RelayOutcome.CANCELLED:
-            outcome = Outcome.LEASE_LOST
-        output_tokens = cached_tokens = None
+        outcome = _outcome_of(flow, ended, done=done)
+        output_tokens = cached_tokens = usage = None
         if done:
             if end.status is not None and end.status >= 400:
                 outcome = Outcome.UPSTREAM_REFUSED
@@ -80,6 +86,10 @@ class RelayEnds:
                 self._compare(flow, usage)
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
+        if flow.record is not None and flow.record.trace is not None:
+            failure = None if ended is _DONE and not flow.lost else ended.value
+            prompt_tokens = usage.prompt_tokens if usage is not None else None
+            flow.record.trace.over(gateway.now_ns(), end.status, failure, prompt_tokens)
         if flow.unreported_events:
             gateway.relay_progressed(flow)
         backend = flow.backend
@@ -170,7 +180,8 @@ class RelayEnds:
         if not flow.exact or usage.prompt_tokens is None:
             return
         if gateway.compared is not None and not flow.as_ids:
-            gateway.compared(flow.prompt_tokens, usage.prompt_tokens)
+            name = "" if flow.backend is None else flow.backend.name
+            gateway.compared(flow.prompt_tokens, usage.prompt_tokens, name)
         if usage.prompt_tokens != flow.prompt_tokens:
             gateway.metrics.token_drift += abs(usage.prompt_tokens - flow.prompt_tokens)
             log.warning(
@@ -183,6 +194,8 @@ class RelayEnds:
 
     def passes_on(self, flow: Flow, status: int) -> bool:
         """Whether an answer of the engine with this status reaches the client as it comes."""
+        if flow.record is not None and flow.record.trace is not None:
+            flow.record.trace.answered(self._gateway.now_ns())
         if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
             return False  # its body tells whether that was for want of room
         if status in _KEY_REFUSED and flow.backend is not None and flow.backend.replaces_keys:

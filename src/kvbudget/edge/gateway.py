@@ -15,6 +15,7 @@ from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_header
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
 from kvbudget.edge.flow import Flow, Held, State
+from kvbudget.edge.http.messages import ClientHeaders
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
@@ -25,6 +26,8 @@ from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
+from kvbudget.edge.tracing.tracer import Tracer
+from kvbudget.edge.vocabularies import counted_at, counts_of
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
@@ -80,8 +83,9 @@ class Gateway:
         self.shadow = False
         self.access_log = access_log
         self.lendings: list[Lending] = []  # where the pools are shared with other gates: one for each instance
-        # Told of every exact count that the engine's usage could be compared with: (counted, told).
-        self.compared: Callable[[int, int], None] | None = None
+        self.tracer: Tracer | None = None  # where it is, it is the access log as well
+        # Told of every exact count that the engine's usage could be compared with: (counted, told, instance).
+        self.compared: Callable[[int, int, str], None] | None = None
         # The ids that go to the engine in place of a prompt's text; None: the text.
         self.ids_to_forward: Callable[[Ask, Count], TokenIds | None] | None = None
         self.backend = backend
@@ -157,14 +161,18 @@ class Gateway:
             prefix,
             model=ask.model,
         )
+        if counted.by_vocabulary is not None:
+            keys_of = self._prefix_keys.of
+            counts = counts_of(ask, counted, self.gate, lambda count: keys_of(ask, count, self.fleet.key_tokens))
+            event = flow.arrived = event._replace(counts=counts)
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
         for lending in self.lendings:
-            if lending.asks_first(event, lambda: self._give(flow, ask, event)):
+            if lending.asks_first(event, lambda: self._give(flow, ask, event, now_ns)):
                 return
-        self._give(flow, ask, event)
+        self._give(flow, ask, event, now_ns)
 
-    def _give(self, flow: Flow, ask: Ask, event: Arrived) -> None:
+    def _give(self, flow: Flow, ask: Ask, event: Arrived, counted_ns: int) -> None:
         """Let it arrive at the gate, unless its client has left."""
         if flow.state is State.OVER:
             return
@@ -172,6 +180,8 @@ class Gateway:
         flow.held = _WAITING
         if self.access_log is not None:
             flow.record = record_of(flow, ask)
+            if self.tracer is not None:
+                self._trace(flow.record, flow.exchange, counted_ns)
         self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
@@ -246,6 +256,7 @@ class Gateway:
             else:
                 member = self.fleet.placed(flow.key)
                 gate, backend = member.gate, self.backends[member.name]
+                counted_at(flow, member)
         flow.backend = backend
         if forwarded is None:
             flow.forwarded_ns = self.now_ns()
@@ -262,7 +273,7 @@ class Gateway:
                 exchange,
                 method=b"POST",
                 target=exchange.target,
-                headers=backend.request_headers(exchange, request_id),
+                headers=self._headers(flow, backend),
                 body=body,
                 response_headers=(
                     identified(exchange, request_id)
@@ -275,6 +286,19 @@ class Gateway:
             # Nothing may keep a reservation whose relay never began.
             self.end(flow, Outcome.UPSTREAM_FAILED, output_tokens=None, engine_done=True)
             raise
+
+    def _headers(self, flow: Flow, backend: Backend) -> ClientHeaders:
+        request_id, trace = flow.identity.request_id, None if flow.record is None else flow.record.trace
+        if trace is None:
+            return backend.request_headers(flow.exchange, request_id)
+        parent_line = trace.sent(backend, self.now_ns())
+        return backend.traced_headers(flow.exchange, request_id, parent_line, begins=trace.begins)
+
+    def _trace(self, record: Record, exchange: Exchange, counted_ns: int | None) -> None:
+        assert self.tracer is not None  # noqa: S101 - asked before, so that nothing is called where it is off
+        record.trace = trace = self.tracer.begin(exchange)
+        if trace is not None:
+            trace.counted_ns = counted_ns
 
     def _reject(self, flow: Flow, command: Reject) -> None:
         flow.held = _NOTHING
@@ -418,6 +442,8 @@ class Gateway:
         if self.access_log is None:
             return
         record = Record(identity, None, exchange.peer, exchange.received_ns)
+        if self.tracer is not None:
+            self._trace(record, exchange, None)
         if isinstance(outcome, Refusal):
             self.access_log.refused(record, status or 0, outcome, self.now_ns())
         else:

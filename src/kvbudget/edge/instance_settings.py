@@ -12,7 +12,9 @@ from kvbudget.units import Tokens
 class InstanceSettings:
     """`name`: empty for its host and port. `models`: names under which it is asked for, those that its engine tells
     aside. `aliases`: other names, and the engine's own for each. `fallback`: models for which it stands in. `drain`: it
-    gets no work. The rest as in `ServiceSettings` and `MemberOptions`; None: as for all instances."""
+    gets no work. `tokenizer`, with the text of a `chat_template` and its arguments, and `image_tokens`: as in
+    `CountingSettings`, of its model. The rest as in `ServiceSettings` and `MemberOptions`; None: as for all instances.
+    """
 
     url: str
     name: str = ""
@@ -29,6 +31,10 @@ class InstanceSettings:
     weight: float = 1.0
     tier: int | None = None
     drain: bool = False
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    image_tokens: int | None = None
 
     @property
     def shown_name(self) -> str:

@@ -90,6 +90,7 @@ class GateMetrics(Collector):
         self.refusals: Counter[str] = Counter({refusal.value: 0 for refusal in Refusal})
         self.shadow_refusals: Counter[str] = Counter()
         self.access_log_lost: Callable[[], int] = lambda: 0
+        self.spans: Callable[[], tuple[int, int]] = lambda: (0, 0)  # (exported, lost)
         self.queue_seconds = Histogram(_SECONDS)
         self.prompt_tokens = Histogram(_TOKENS)
         self.output_tokens = Histogram(_TOKENS)
@@ -122,6 +123,11 @@ class GateMetrics(Collector):
         yield shadowed
         yield CounterMetricFamily(
             "kvbudget_access_log_lost", "Lines of the access log that could not be written.", self.access_log_lost()
+        )
+        exported, lost = self.spans()
+        yield CounterMetricFamily("kvbudget_spans_exported", "Spans that the collector of traces took.", exported)
+        yield CounterMetricFamily(
+            "kvbudget_spans_lost", "Spans that were lost: the collector was away too long, or did not take them.", lost
         )
         yield self.queue_seconds.family("kvbudget_queue_seconds", "Time that forwarded requests waited for room.")
         yield self.prompt_tokens.family("kvbudget_prompt_tokens", "Prompt tokens of counted requests.")

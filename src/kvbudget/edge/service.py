@@ -5,17 +5,15 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-
-import orjson
 
 from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.admin import admin_app
 from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
-from kvbudget.edge.backend import Backend, EngineFacts
+from kvbudget.edge.backend import EngineFacts
 from kvbudget.edge.bank.store import BankStore
 from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.edge.demand import DemandWatch
@@ -27,7 +25,6 @@ from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import HttpServer, start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
-from kvbudget.edge.http.upstream import UpstreamError
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.instance import Instance
 from kvbudget.edge.instance_settings import InstanceSettings
@@ -38,10 +35,13 @@ from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
-from kvbudget.edge.renaming import renamed
 from kvbudget.edge.shared_ledger import SharedLedger
-from kvbudget.edge.tokens.count import Counter, CountFailedError
-from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
+from kvbudget.edge.tokens.by_model import CounterByModel
+from kvbudget.edge.tokens.count import Counter
+from kvbudget.edge.tokens.counting import CountingSettings, watched
+from kvbudget.edge.tracing.settings import TracingSettings
+from kvbudget.edge.tracing.tracer import Tracer
+from kvbudget.edge.vocabularies import counter_of_all, counters_of, heed_contexts, heed_model
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
@@ -51,7 +51,6 @@ from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.service")
 
-_COUNT_TIMEOUT_S = 10.0
 _OTHERS_S = 2.0  # where one engine is up, how long the others are waited for at the start
 
 
@@ -65,12 +64,13 @@ class ServiceSettings:
     `instances`: several engines, each by itself; else the one at `backend_url`. `sources`: where engines are found
     beside them (`kubernetes`: how its API server is asked); then there may be none else.
     `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
-    is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
-    `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
-    file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
-    `proxy_protocol`: addresses from which connections begin with a PROXY header. `ledger`: `memory`, or the address of
-    the one that all gates before the same engines share, with slices that last `lease_seconds`; `ledger_lost`: what to
-    do when it does not answer for so long: `refuse`, or go by an equal part of the pool (`slice`).
+    is asked. `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none.
+    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
+    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends.
+    `backend_api_key`: that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections
+    begin with a PROXY header. `ledger`: `memory`, or the address of the one that all gates before the same engines
+    share, with slices that last `lease_seconds`; `ledger_lost`: what to do when it does not answer for so long:
+    `refuse`, or go by an equal part of the pool (`slice`).
     """
 
     backend_url: str
@@ -93,6 +93,7 @@ class ServiceSettings:
     learned_state: str | None = None
     keys: Mapping[str, ApiKey] = field(default_factory=dict)
     access_log: str | None = None
+    tracing: TracingSettings | None = None
     shadow: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -152,9 +153,9 @@ class GateService:
             backends={instance.backend.name: instance.backend for instance in self.instances},
         )
         self.gateway.shadow = settings.shadow
-        identities = Identities(
-            f"kvb-{os.urandom(6).hex()}", settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys)
-        )
+        self_id = f"kvb-{os.urandom(6).hex()}"
+        self._tracer = None if settings.tracing is None else self._traced(settings.tracing, self_id)
+        identities = Identities(self_id, settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys))
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         if store is None and settings.ledger != "memory":
@@ -210,6 +211,9 @@ class GateService:
         if (access_log := self._access_log) is not None:
             self.gateway.metrics.access_log_lost = lambda: access_log.lost
             access_log.open()
+        if (tracer := self._tracer) is not None:
+            self.gateway.metrics.spans = lambda: (tracer.exporter.exported, tracer.exporter.lost)
+            tracer.exporter.open()
         check_port(settings.port)
         try:
             self._data_plane = await start_server(
@@ -313,6 +317,8 @@ class GateService:
             await self._learned.close()
         if self._access_log is not None:
             await self._access_log.close()
+        if self._tracer is not None:
+            await self._tracer.exporter.close()
 
     def _made(self, settings: InstanceSettings) -> Instance:
         own = self.settings
@@ -366,40 +372,31 @@ class GateService:
         self.instances[0].looked(facts)
 
     def _heed_contexts(self) -> None:
-        """What no engine can take need not be tokenized."""
-        contexts = [instance.member.gate.max_context for instance in self.instances]
-        heed_context(self.reception.counter, max(contexts))  # one of them was just looked at
+        """What no engine can take need not be tokenized; and which of them count alike may have changed."""
+        heed_contexts(self.reception.counter, [instance.member.gate.max_context for instance in self.instances])
+        for instance in self.instances:
+            heed_model(instance)
+
+    def _traced(self, settings: TracingSettings, instance_id: str) -> Tracer:
+        """From now on what the access log hears, spans are made of."""
+        scheme = "http" if self._tls is None else "https"
+        tracer = Tracer(settings, self.gateway.access_log, instance_id=instance_id, scheme=scheme)
+        self.gateway.access_log = self.gateway.tracer = tracer
+        return tracer
 
     def _counter(self) -> Counter:
-        counter = counter_of(self.settings.tokenizer, self.settings.counting, self._post())
-        own = watched(counter)
-        if own is not None:
-            self.gateway.compared = own.heed
-            if self.settings.counting.forward_token_ids:
+        settings = self.settings
+        of = counter_of_all if settings.sources else counters_of
+        counter = of(self.instances, self.fleet, settings.tokenizer, settings.counting)
+        if isinstance(counter, CounterByModel):
+            self.gateway.compared = counter.heed
+            if settings.counting.forward_token_ids:
+                self.gateway.ids_to_forward = counter.ids_to_forward
+        elif (own := watched(counter)) is not None:
+            self.gateway.compared = lambda counted, told, instance: own.heed(counted, told)
+            if settings.counting.forward_token_ids:
                 self.gateway.ids_to_forward = own.ids_to_forward
         return counter
-
-    def _post(self) -> Callable[[str, bytes], Awaitable[tuple[int, bytes]]]:
-        async def post(path: str, body: bytes) -> tuple[int, bytes]:
-            backend, body = self._counting(body)
-            headers = [(b"content-type", b"application/json"), *backend.credentials]
-            try:
-                answer = await backend.upstream.request(b"POST", path.encode(), headers, body, _COUNT_TIMEOUT_S)
-            except UpstreamError as error:
-                if error.kind == "unreachable":
-                    backend.found_down()
-                raise CountFailedError(f"the engine did not count: {error}") from error
-            return answer.status, answer.body
-
-        return post
-
-    def _counting(self, body: bytes) -> tuple[Backend, bytes]:
-        """Which engine counts a prompt, and its question: one that serves the model."""
-        if self.fleet.only is not None:
-            return self.backend, body
-        model = orjson.loads(body).get("model")
-        backend = self.gateway.backend_for(model)
-        return backend, body if model is None else renamed(body, model, backend.own_name(model))
 
 
 async def start_service(

@@ -11,6 +11,15 @@ from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
 
 
+class Counted(NamedTuple):
+    """What a request's prompts are by the vocabulary of one model; members as in `Arrived`."""
+
+    prompts: tuple[Tokens, ...]
+    exact: bool
+    paced: bool
+    prefix: tuple[int, ...] = ()
+
+
 class Arrived(NamedTuple):
     """A request whose prompts are counted.
 
@@ -20,7 +29,8 @@ class Arrived(NamedTuple):
     `route`: model and path, by which lengths are learned apart. `known_tokens`: what it will really produce, if the
     driver is clairvoyant; only the `learned` policy looks at it. `prefix`: keys of the single prompt's blocks
     (`pool.chains`), of `Ledger.key_tokens` tokens each; empty where nothing may be shared. `model`: as the client named
-    it, None if it did not; by it a fleet chooses, a gate takes whatever it is given.
+    it, None if it did not; by it a fleet chooses, a gate takes whatever it is given. `counts`: by `Member.vocabulary`,
+    where instances that may take it count otherwise: each is given its own, and who has none there does not get it.
     """
 
     request_id: str
@@ -37,6 +47,7 @@ class Arrived(NamedTuple):
     known_tokens: Tokens | None = None
     prefix: tuple[int, ...] = ()
     model: str | None = None
+    counts: Mapping[object, Counted] | None = None
 
 
 class Progressed(NamedTuple):

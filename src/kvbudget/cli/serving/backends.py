@@ -4,6 +4,7 @@ Either names engines, or sources that tell of some.
 """
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -58,7 +59,25 @@ def _instance(table: "Document") -> "InstanceSettings":
         told[listed] = tuple(told.get(listed, ()))
     if "max_context" in told:
         told["max_context"] = Tokens(parse_length(str(told["max_context"]), "backend.max_context"))
+    told |= _counted_by(told)
     return InstanceSettings(**{**told, "url": backend_url(told["url"])})
+
+
+def _counted_by(told: dict[str, Any]) -> dict[str, Any]:
+    """What it says of its tokenizer. Raises BadConfigError for a template without the tokenizer that it belongs to."""
+    from kvbudget.edge.tokens.counting import template_kwargs_of
+    from kvbudget.edge.tokens.folder import text_of
+
+    template, kwargs = told.pop("chat_template", None), told.pop("default_chat_template_kwargs", None)
+    if "tokenizer" not in told and (template, kwargs) != (None, None):
+        raise BadConfigError(
+            "backend.chat_template or backend.default_chat_template_kwargs without backend.tokenizer",
+            fix="give the folder of the model's tokenizer in the same table",
+        )
+    return {
+        "chat_template": None if template is None else text_of(Path(template)),
+        "template_kwargs": {} if kwargs is None else template_kwargs_of(kwargs),
+    }
 
 
 def backend_url(url: str) -> str:

@@ -43,6 +43,7 @@ DEFAULTS = {
     "proxy_protocol": None,
     "max_body": "16MiB",
     "access_log": None,
+    "otlp_endpoint": None,
     "drain_seconds": 30.0,
     "json": False,
     "config": None,
@@ -199,6 +200,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--access-log",
         metavar="FILE|-",
         help="a JSON line for each request: lengths, times, what was promised, how it ended; no prompts, no keys",
+    )
+    edge.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry traces to this collector over OTLP/HTTP, such as http://HOST:4318; sampler, headers "
+        "and names by the OTEL_ environment variables (default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)",
     )
     edge.add_argument("--drain-seconds", type=float, metavar="S", help="on SIGTERM, wait so long (default 30)")
     edge.add_argument("--json", action="store_true", help="the ready line as JSON")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.keys import ApiKey
     from kvbudget.edge.service import ServiceSettings
     from kvbudget.edge.tokens.counting import CountingSettings
+    from kvbudget.edge.tracing.settings import TracingSettings
     from kvbudget.planner.budget.record import Document
     from kvbudget.pool.groups import Layout
 
@@ -132,6 +133,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         learned_state=args.learned_state,
         keys={} if budget is None else _keys(budget),
         access_log=args.access_log,
+        tracing=_tracing(args.otlp_endpoint),
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
         backend_ca=args.backend_ca,
@@ -151,6 +153,13 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         overload_status=args.overload_status,
         server_limits=ServerLimits(body_bytes=parse_size(args.max_body, "--max-body")),
     )
+
+
+def _tracing(endpoint: str | None) -> "TracingSettings | None":
+    """Raises BadValueError."""
+    from kvbudget.edge.tracing.settings import tracing_settings
+
+    return tracing_settings(endpoint)
 
 
 def _backend_api_key(path: str | None) -> str | None:

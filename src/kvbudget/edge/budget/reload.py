@@ -3,6 +3,7 @@
 import logging
 from dataclasses import fields, replace
 
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.gate.gate import GateConfig
 
@@ -13,6 +14,7 @@ LIVE_GATE = frozenset(
     {"policy", "max_num_seqs", "max_context", "margin_blocks", "queue_requests", "queue_tokens", "queue_ns",
      "prefill_tokens_per_step", "epsilon", "enough_answers", "worthwhile_wait_ns", "tenants", "classes"}
 )  # fmt: skip
+_COUNTED_BY = ("tokenizer", "chat_template", "template_kwargs", "image_tokens")
 LIVE_SERVICE = frozenset({"pool_blocks", "block_size", "layout", "instances", "sources", "keys", "shadow",
                           "backend_api_key"})  # fmt: skip
 
@@ -32,11 +34,15 @@ def take_over(service: GateService, wanted: ServiceSettings) -> tuple[list[str],
         wanted = replace(wanted, instances=current.instances)
     if [one.source for one in current.sources] != [one.source for one in wanted.sources]:
         wanted = replace(wanted, sources=current.sources)
+    counting = _counted_by(current) != _counted_by(wanted)  # folders that are loaded, and who is counted for by them
+    if counting:
+        wanted = replace(wanted, instances=_counted_as_before(wanted, current))
     live = [name for name in gate_changes if name in LIVE_GATE]
     live_service = [name for name in changes if name in LIVE_SERVICE]
     kept = {name for name in ("instances", "sources") if getattr(wanted, name) == getattr(current, name)}
     live_service = [name for name in live_service if name not in kept]
     later = [name for name in (*gate_changes, *changes) if name not in {*live, *live_service}]
+    later += ["backend.tokenizer"] if counting else []
     if current.keys and not wanted.keys:
         log.warning("no [gate.keys] are set up any more: everybody may come, without a key")
     if live or live_service:
@@ -62,6 +68,15 @@ def _apply(service: GateService, config: GateConfig) -> None:
 
 def _addresses(settings: ServiceSettings) -> list[tuple[str, str]]:
     return [(one.shown_name, one.url) for one in settings.each()]
+
+
+def _counted_by(settings: ServiceSettings) -> list[tuple[object, ...]]:
+    return [tuple(getattr(one, name) for name in _COUNTED_BY) for one in settings.each()]
+
+
+def _counted_as_before(wanted: ServiceSettings, current: ServiceSettings) -> tuple[InstanceSettings, ...]:
+    pairs = zip(wanted.instances, current.each(), strict=False)
+    return tuple(replace(new, **{name: getattr(old, name) for name in _COUNTED_BY}) for new, old in pairs)
 
 
 def _changes(current: object, wanted: object) -> list[str]:

@@ -1,6 +1,6 @@
 """What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kvbudget.edge.openai.ask import Ask
@@ -15,12 +15,14 @@ TokenIds = Sequence[int] | bytes
 class Count(NamedTuple):
     """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound.
 
-    `token_ids`: those of the one prompt, if the counter has them at hand; never of a bound.
+    `token_ids`: those of the one prompt, if the counter has them at hand; never of a bound. `by_vocabulary`: this count
+    first, and those by other models that may get the request; None if there are none.
     """
 
     prompt_tokens: tuple[Tokens, ...]
     exact: bool
     token_ids: TokenIds | None = None
+    by_vocabulary: "Mapping[object, Count] | None" = None
 
 
 class CountFailedError(KvbudgetError):

@@ -162,6 +162,9 @@ class Fleet:
         if not own and not standing_in:  # nor may one unseen
             refusal = Refusal.UNKNOWN_MODEL if self.members else Refusal.NO_BACKEND
             return [*due, self._refused(event, refusal, now_ns, since_ns)]
+        own, standing_in = [[one for one in kind if one.reads(event)] for kind in (own, standing_in)]
+        if not own and not standing_in:
+            return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]  # another model is loaded there
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
             lost = any(member.gate.ledger_lost for member in (*own, *standing_in))
@@ -188,7 +191,7 @@ class Fleet:
                 self._places.pop(command.request_id).over()
             elif type(command) is Forward:
                 self._turn += 1
-                member.got(place.event, self._turn)
+                member.got(member.counted(place.event), self._turn)
         return commands
 
     def _refused(self, event: Arrived, refusal: Refusal, now_ns: int, since_ns: int) -> Command:

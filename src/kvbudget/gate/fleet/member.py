@@ -23,6 +23,7 @@ class Member:
         self.prefix_credit = True  # whether its engine lets requests use one another's blocks, as far as is known
         self.draining = False  # by an operator
         self.leaving = False  # it was found, and is found no more
+        self.vocabulary: object = None  # by which prompts are counted for it, as in `Arrived.counts`
         self.circuit = Circuit(config)
         self.ramp = SlowStart(config.ramp_ns)
         self.affinity = Affinity()
@@ -33,8 +34,21 @@ class Member:
         self.turn = 0  # number of the last request that it got
 
     def own(self, event: Arrived) -> Arrived:
-        """The request as its gate is to see it: without prefix where its engine shares nothing."""
+        """The request as its gate is to see it: counted for it, and without prefix where its engine shares nothing."""
+        event = self.counted(event)
         return event if self.prefix_credit or not event.prefix else event._replace(prefix=())
+
+    def reads(self, event: Arrived) -> bool:
+        """Whether its model can have the request: it was counted by its vocabulary, or by one for all."""
+        return event.counts is None or self.vocabulary in event.counts
+
+    def counted(self, event: Arrived) -> Arrived:
+        """The request with what its prompts are by the vocabulary of this instance, which `reads` it."""
+        counts = event.counts
+        if counts is None:
+            return event
+        prompts, exact, paced, prefix = counts[self.vocabulary]
+        return event._replace(prompts=prompts, exact=exact, paced=paced, prefix=prefix)
 
     @property
     def known(self) -> bool:

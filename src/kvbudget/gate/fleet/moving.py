@@ -45,6 +45,7 @@ def next_move(
         event = one.arrived._replace(deadline_ns=one.deadline_ns)
         own = [member for member in members if member.serves(event.model)]
         standing_in = [member for member in members if member.stands_in_for(event.model) and member not in own]
+        own, standing_in = [[one for one in kind if one.reads(event)] for kind in (own, standing_in)]
         for able in able_to(event, own, standing_in):
             member = able.member
             if member is place.member or member not in targets or member.name in place.avoid:

@@ -63,7 +63,9 @@ def _least_full_first(event: Arrived, kind: list[Able], now_ns: int) -> list[Abl
     if len(kind) == 1:
         return kind
     at_peaks = all(one.member.fits_at_peaks(one.peak_blocks) for one in kind)
-    loads = [one.member.load_with(event, one.peak_blocks, now_ns, at_peaks=at_peaks) for one in kind]
+    loads = [
+        one.member.load_with(one.member.counted(event), one.peak_blocks, now_ns, at_peaks=at_peaks) for one in kind
+    ]
     order = sorted(range(len(kind)), key=lambda number: (loads[number], kind[number].member.turn))
     return [kind[number] for number in order]
 

@@ -51,11 +51,12 @@ def _able(event: Arrived, members: Sequence[Member], *, stands_in: bool) -> list
     whole: list[tuple[Member, int]] = []
     cut: list[tuple[Member, int]] = []
     for member in members:
-        resolved = member.gate.resolver.resolve(event)
+        at_member = member.own(event)
+        resolved = member.gate.resolver.resolve(at_member)
         if isinstance(resolved, Refusal):
             continue
         footprint, peak_blocks = resolved
-        grants_all = footprint.max_new_tokens >= asked and footprint.prompts == event.prompts
+        grants_all = footprint.max_new_tokens >= asked and footprint.prompts == at_member.prompts
         (whole if grants_all else cut).append((member, peak_blocks))
     if not whole and cut:
         longest = max([member.gate.max_context for member, _ in cut])

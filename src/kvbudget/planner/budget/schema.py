@@ -348,7 +348,7 @@ GATE: Mapping[str, Kind] = {
     "overload_status": _whole(429, 529), "ledger": TEXT, "lease_seconds": NUMBER,
     "ledger_lost": _one_of("refuse", "slice"), "host": TEXT, "port": _whole(0, 65535),
     "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
-    "access_log": TEXT, "shadow": SIGN, "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
+    "access_log": TEXT, "otlp_endpoint": TEXT, "shadow": SIGN, "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
     "backend_api_key_file": TEXT, "proxy_protocol": TEXT,
 }  # fmt: skip
 _MOST_BACKENDS = 64  # each is looked at all the time, and tried for every request
@@ -362,6 +362,7 @@ BACKEND: Mapping[str, Kind] = {
     "url": TEXT, "name": TEXT, "models": LIST, "aliases": TABLE, "weight": _WEIGHT, "tier": COUNT,
     "pool_blocks": POSITIVE, "block_size": _whole(1, LARGEST_GATE_BLOCK), "max_context": LENGTH,
     "max_num_seqs": POSITIVE, "borrow": _PART, "fallback": LIST, "fallback_share": _PART, "drain": SIGN,
+    "tokenizer": TEXT, "chat_template": TEXT, "default_chat_template_kwargs": TEXT, "image_tokens": POSITIVE,
 }  # fmt: skip
 _LONGEST_TENANT = 64
 _TENANT_SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
