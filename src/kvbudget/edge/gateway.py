@@ -128,7 +128,7 @@ class Gateway:
             if ask.inexact:
                 exact = flow.exact = False
                 flow.prompt_tokens = sum(prompts)
-        flow.paced = ask.paced and exact and len(prompts) == 1
+        flow.paced = ask.paced and exact and len(prompts) == 1 and not flow.exchange.unseen
         flow.seen_events = flow.unreported_events = -ask.lead_events
         if self.ids_to_forward is not None:
             flow.token_ids = self.ids_to_forward(ask, counted)
@@ -160,7 +160,10 @@ class Gateway:
         )
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
-        self.push(event)
+        if flow.exchange.avoid:
+            self.obey(self.fleet.again(event, flow.exchange.avoid, now_ns))
+        else:
+            self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
 
