@@ -29,6 +29,7 @@ COMMANDS = {
     "models": "the architectures whose caches are known",
     "gpus": "the cards that --gpu knows, with the memory a process really sees",
     "serve": "the gate: admit every request by its real tokens before it reaches the engine",
+    "extproc": "the same gate for Envoy: an external processor, and an endpoint picker",
     "reload": "let a running gate take over its kvbudget.toml, and say what changed",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
     "ui": "the pages alone: the KV ledger of any model in a browser",

@@ -158,9 +158,7 @@ class GateService:
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
         for instance in self.instances:
-            instance.push = self.gateway.push_at
-            instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
-            instance.found_up = self._heed_contexts
+            self._adopt(instance)
         self.use_api_keys()
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self._data_plane: DataPlane | None = None
@@ -169,6 +167,12 @@ class GateService:
         self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
         path = settings.learned_state
         self._learned = None if path is None else LearnedFile(path, self.gate.learned)
+
+    def _adopt(self, instance: Instance) -> None:
+        """What an instance tells."""
+        instance.push = self.gateway.push_at
+        instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
+        instance.found_up = self._heed_contexts
 
     @property
     def url(self) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterable
 
 from kvbudget.edge.http.address import address_of
 from kvbudget.errors import BadValueError
@@ -19,25 +18,27 @@ _RESOLVE_S = 5.0
 class Endpoints:
     """The endpoint of every instance. Names of hosts are looked up by `resolve`, again and again."""
 
-    def __init__(self, urls: Iterable[tuple[str, str]]) -> None:
-        """`urls`: (name of an instance, its URL). Raises BadValueError for one that Envoy cannot be sent to."""
+    def __init__(self) -> None:
         self._found: dict[str, str | None] = {}
         self._hosts: dict[str, tuple[str, int]] = {}  # those that have to be looked up
-        for name, url in urls:
-            address = address_of(url)
-            if address.socket_path is not None or address.prefix:
-                raise BadValueError(f"backend {url[:100]!r}: a socket, or a path, is no endpoint for Envoy", fix=_FIX)
-            try:
-                self._found[name] = _shown(str(ipaddress.ip_address(address.host)), address.port)
-            except ValueError:
-                self._found[name] = None
-                self._hosts[name] = (address.host, address.port)
         self._avoided: dict[frozenset[str], frozenset[str] | None] = {}
         self._resolving = asyncio.Lock()
 
+    def add(self, name: str, url: str) -> None:
+        """An instance, by its name and URL. Raises BadValueError for one that Envoy cannot be sent to."""
+        address = address_of(url)
+        if address.socket_path is not None or address.prefix:
+            raise BadValueError(f"backend {url[:100]!r}: a socket, or a path, is no endpoint for Envoy", fix=_FIX)
+        self._avoided.clear()
+        try:
+            self._found[name] = _shown(str(ipaddress.ip_address(address.host)), address.port)
+        except ValueError:
+            self._found[name] = None
+            self._hosts[name] = (address.host, address.port)
+
     def of(self, name: str) -> str | None:
         """`ip:port` of an instance; None while its host's name has no address."""
-        return self._found[name]
+        return self._found.get(name)
 
     def any_but(self, avoided: frozenset[str]) -> str | None:
         """Of the first instance that is not one of these."""
@@ -57,7 +58,7 @@ class Endpoints:
         if not self._hosts or self._resolving.locked():
             return
         async with self._resolving:
-            for name, (host, port) in self._hosts.items():
+            for name, (host, port) in list(self._hosts.items()):
                 try:
                     async with asyncio.timeout(_RESOLVE_S):
                         infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -133,8 +133,8 @@ class Handed:
         unseen, head = self._exchange.unseen, self._head
         if head is None:
             self._end(RelayOutcome.CLIENT_GONE if heads_come or not unseen else RelayOutcome.UNSEEN)
-        elif self._complete or head.status >= 400:
-            self._end(RelayOutcome.DONE)
+        elif self._complete or head.status >= 400 or any(name == b"content-length" for name, _ in head.headers):
+            self._end(RelayOutcome.DONE)  # who told the length of an answer had made the whole of it
         else:
             self._end(RelayOutcome.UNSEEN if unseen else RelayOutcome.CLIENT_GONE)
 

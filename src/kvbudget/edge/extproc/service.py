@@ -1,5 +1,6 @@
 """A whole gate behind Envoy, put together: the parts of any gate, and an external processor as its data plane."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -14,12 +15,14 @@ from kvbudget.edge.extproc.handover import Handover
 from kvbudget.edge.extproc.health import Health
 from kvbudget.edge.extproc.server import start_grpc
 from kvbudget.edge.extproc.stream import Counts, Processor
+from kvbudget.edge.instance import Instance
 from kvbudget.edge.service import DataPlane, GateService, ServiceSettings, started
 from kvbudget.errors import BadValueError
 from kvbudget.gate.refusals import Refusal
 
 log = logging.getLogger("kvbudget.extproc")
 
+_RESOLVE_S: Final = 5.0
 _COUNT_NS: Final = 500_000_000  # of Envoy's patience, for counting and the way back
 
 
@@ -48,12 +51,10 @@ class ExtProcService(GateService):
     """A running gate whose requests come by Envoy. Made by `start_extproc`."""
 
     def __init__(self, settings: ServiceSettings, timeouts: Timeouts) -> None:
+        self.endpoints = Endpoints()
         super().__init__(timeouts.bounded(settings))
         if settings.host.startswith("unix:") and self._tls is not None:
             raise BadValueError("--tls-cert with a Unix socket", fix="leave one of them away")
-        self.endpoints = Endpoints((instance.backend.name, instance.backend.url) for instance in self.instances)
-        for instance in self.instances:
-            instance.backend.upstream = Handover(instance.backend.name, instance.upstream, self.endpoints)
         gateway, reception = self.gateway, self.reception
         self.processor = Processor(
             app=reception.app,
@@ -68,6 +69,14 @@ class ExtProcService(GateService):
         )
         gateway.metrics.more = self._families
         self._certificate: _Certificate | None = None
+        self._resolving: asyncio.Task[None] | None = None
+
+    def _adopt(self, instance: Instance) -> None:
+        """As of any gate; and what is admitted goes to it by Envoy."""
+        super()._adopt(instance)
+        backend = instance.backend
+        self.endpoints.add(backend.name, backend.url)
+        backend.upstream = Handover(backend.name, instance.upstream, self.endpoints)
 
     @property
     def url(self) -> str:
@@ -82,6 +91,20 @@ class ExtProcService(GateService):
         """As of any gate, once the engines' names have addresses."""
         await self.endpoints.resolve()
         await super().start()
+        self._resolving = asyncio.create_task(self._resolve(), name="look up engines' names")
+
+    async def close(self) -> None:
+        """As of any gate."""
+        if self._resolving is not None:
+            self._resolving.cancel()
+            await asyncio.gather(self._resolving, return_exceptions=True)
+        await super().close()
+
+    async def _resolve(self) -> None:
+        """For ever: names change their addresses, and instances come."""
+        while True:
+            await asyncio.sleep(_RESOLVE_S)
+            await self.endpoints.resolve()
 
     async def open_data_plane(self) -> DataPlane:
         """The external processor, and the health service."""
