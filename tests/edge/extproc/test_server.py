@@ -523,10 +523,11 @@ def test_a_stream_that_is_cut_at_any_point_leaves_nothing(stage: Play, after: in
 
 def test_a_connection_that_dies_ends_all_its_streams(stage: Play) -> None:
     async def scene(stage: Any) -> None:
-        for _ in range(2):
-            await stage.plane.stream().asked(chat_body())
-        await stage.plane.stream().say(request_headers())
-        assert stage.promised() > 0
+        forwarded, waiting, begun = [stage.plane.stream() for _ in range(3)]
+        await forwarded.asked(chat_body(max_tokens=400))
+        await waiting.say(request_headers(), request_body(chat_body(max_tokens=400)))
+        await begun.say(request_headers())
+        await stage.until(lambda: len(stage.service.gate.queue) == 1)
         await stage.plane.channel.close()
         await stage.empty()
 
