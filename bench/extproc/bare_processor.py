@@ -1,6 +1,5 @@
-"""The floor: an ext_proc server on grpc.aio that says yes to everything. `bare_processor.py ENGINE_PORT` prints its port."""
+"""The floor: an ext_proc server on grpc.aio that says yes to everything. Given the engine's port, it prints its own."""
 
-import asyncio
 import sys
 
 import grpc

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "envoy.yaml"
 Change = Callable[[dict[str, Any]], None]

@@ -239,7 +239,8 @@ def _missing(name: str, error: ModuleNotFoundError, *, as_json: bool) -> int:
     missing = (error.name or "").partition(".")[0]
     if missing == "kvbudget":
         raise error
-    how = "pip install 'kvbudget[gate]' (in a checkout: '.[gate]')"
+    extra = "gate,envoy" if name == "extproc" else "gate"
+    how = f"pip install 'kvbudget[{extra}]' (in a checkout: '.[{extra}]')"
     print(f"kvbudget {name} needs {missing}; next: {how}", file=sys.stderr)
     if as_json:
         error_written("missing_library", f"kvbudget {name} needs {missing}", how)

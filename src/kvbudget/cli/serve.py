@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
-    return run_gate(args, lambda _: Kind(lambda settings: settings, _start, _told_ready))
+    return run_gate(args, lambda _: HTTP)
 
 
 def run_gate(given: argparse.Namespace, kind_of: "Callable[[argparse.Namespace], Kind]") -> int:
@@ -320,3 +320,6 @@ def _told_of(instance: "Instance") -> str:
         f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
         f"context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
     )
+
+
+HTTP = Kind(lambda settings: settings, _start, _told_ready)

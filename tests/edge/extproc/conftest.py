@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from extproc_peer import Plane, plane
 
+from extproc_peer import Plane, plane
 from kvbudget.edge.extproc.service import ExtProcService, Timeouts, start_extproc
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.service import ServiceSettings

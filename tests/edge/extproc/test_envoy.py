@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-from real_envoy import EXAMPLE, envoy, program
 
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
@@ -21,6 +20,7 @@ from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
+from real_envoy import EXAMPLE, envoy, program
 
 CHAT = "/v1/chat/completions"
 TIMEOUTS = Timeouts(2.0, 45.0)  # as in the example

@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc import aio
+
 from extproc_peer import (
     chat_body,
     destination,
@@ -19,8 +21,6 @@ from extproc_peer import (
     response_body,
     response_headers,
 )
-from grpc import aio
-
 from kvbudget.edge.extproc.wire import SERVICE, BodyMode, HealthCheckRequest, HealthCheckResponse
 
 Play = Callable[..., None]

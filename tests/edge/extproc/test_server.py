@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc import aio
+
 from extproc_peer import (
     chat_body,
     destination,
@@ -20,8 +22,6 @@ from extproc_peer import (
     response_headers,
     response_trailers,
 )
-from grpc import aio
-
 from kvbudget.edge.extproc.service import Timeouts
 from kvbudget.edge.extproc.wire import BodyMode, ProcessingRequest
 from kvbudget.edge.http.limits import ServerLimits
@@ -246,7 +246,11 @@ def test_an_answer_of_known_length_gives_its_blocks_back_at_once_and_a_stream_af
 
 @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.FULL_DUPLEX])
 def test_an_answer_that_is_shown_tells_usage_and_goes_on_untouched(stage: Play, mode: int) -> None:
-    pieces = [b'data: {"n":1}\n\n', b'data: {"usage":{"prompt_tokens":9,"comple', b'tion_tokens":7}}\n\ndata: [DONE]\n\n']
+    pieces = [
+        b'data: {"n":1}\n\n',
+        b'data: {"usage":{"prompt_tokens":9,"comple',
+        b'tion_tokens":7}}\n\ndata: [DONE]\n\n',
+    ]
 
     async def scene(stage: Any) -> None:
         peer = stage.plane.stream()
@@ -298,7 +302,7 @@ def test_a_streamed_body_is_sent_on_in_pieces_that_envoy_takes(stage: Play) -> N
             await peer.say(request_body(body[start : start + 50_000], ends=False))
         await peer.say(request_body(b"", ends=True))
         assert destination(await peer.hear())[0] == stage.endpoint()
-        pieces = []
+        pieces: list[Any] = []
         while not pieces or not pieces[-1].end_of_stream:
             pieces.append((await peer.hear()).request_body.response.body_mutation.streamed_response)
         assert all(len(piece.body) < 65536 for piece in pieces)

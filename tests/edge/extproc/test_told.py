@@ -1,9 +1,9 @@
 """What Envoy is told, read again with protobuf."""
 
-from extproc_peer import destination, headers_set, read_answer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc_peer import destination, headers_set, read_answer
 from kvbudget.edge.extproc import told
 from kvbudget.edge.extproc.wire import OVERWRITE_OR_ADD
 from kvbudget.edge.http.messages import Headers

@@ -1,7 +1,7 @@
 """Decides what Envoy is told: every `ProcessingResponse` that we send, as the bytes of one gRPC message.
 
 Written by hand, as tag, length and bytes: objects of protobuf that are filled field by field take more than twice as
-long, and a request has nine headers of ours in two messages. Field numbers as in `wire`; tests read it all with protobuf.
+long, and a request has nine headers of ours in two messages. Field numbers as in `wire`; tests read it with protobuf.
 """
 
 from functools import lru_cache
