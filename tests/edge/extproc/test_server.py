@@ -5,16 +5,19 @@ import json
 import time
 from collections.abc import Callable
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import trustme
 from grpc import aio
 
 from extproc_peer import (
     chat_body,
     destination,
     headers_set,
+    plane,
     request_body,
     request_headers,
     request_trailers,
@@ -25,6 +28,7 @@ from extproc_peer import (
 from kvbudget.edge.extproc.service import Timeouts
 from kvbudget.edge.extproc.wire import BodyMode, ProcessingRequest
 from kvbudget.edge.http.limits import ServerLimits
+from kvbudget.gate.policies import Policy
 
 Play = Callable[..., None]
 
@@ -447,6 +451,70 @@ def test_shadow_refuses_nobody_and_changes_nothing(stage: Play) -> None:
             await peer.hang_up()
 
     stage(scene, serve={"shadow": True})
+
+
+def test_without_the_bodies_of_answers_nothing_is_learned_and_trajectory_decides(stage: Play) -> None:
+    async def scene(stage: Any) -> None:
+        for kind in ({"content-length": "9"}, {"content-type": "text/event-stream"}):
+            peer = stage.plane.stream()
+            await peer.asked(chat_body())
+            await peer.say(response_headers(200, kind))
+            await peer.hear()
+            await peer.hang_up()
+            await stage.until(lambda: not list(stage.service.gateway.flows))
+        assert stage.service.gate.learned.lengths.answers == 0
+
+    stage(scene, policy=Policy.LEARNED)
+
+
+def test_grpc_over_tls_with_a_certificate_that_can_be_changed(stage: Play, tmp_path: Path) -> None:
+    authorities = [trustme.CA(), trustme.CA()]
+    certificate, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+
+    def issue(authority: trustme.CA) -> None:
+        issued = authority.issue_cert("127.0.0.1")
+        certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(key))
+
+    def trusting(authority: trustme.CA) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+
+    async def scene(stage: Any) -> None:
+        assert await stage.plane.health("liveness") == 1
+        issue(authorities[1])
+        stage.service.reload_certificate()
+        async with plane(stage.service.url, trusting(authorities[1])) as later:
+            assert await later.health("liveness") == 1
+            peer = later.stream()
+            assert destination(await peer.asked(chat_body()))[0] == stage.endpoint()
+            await peer.hang_up()
+
+    issue(authorities[0])
+    serve = {"tls_cert": str(certificate), "tls_key": str(key)}
+    stage(scene, serve=serve, credentials=trusting(authorities[0]))
+
+
+def test_over_a_unix_socket(stage: Play, tmp_path: Path) -> None:
+    async def scene(stage: Any) -> None:
+        peer = stage.plane.stream()
+        assert destination(await peer.asked(chat_body()))[0] == stage.endpoint()
+        await peer.hang_up()
+
+    stage(scene, serve={"host": f"unix:{tmp_path / 'gate.sock'}"})
+
+
+def test_a_name_without_an_address_is_a_503(stage: Play) -> None:
+    async def scene(stage: Any) -> None:
+        (name,) = [one.backend.name for one in stage.service.instances]
+        stage.service.endpoints._found[name] = None
+        peer = stage.plane.stream()
+        answer = await peer.asked(chat_body())
+        assert answer.immediate_response.status.code == 503
+        await peer.hang_up()
+        await stage.empty()
+        assert stage.outcomes() == {"upstream_failed": 1}
+
+    stage(scene)
 
 
 # Whoever does not keep to the protocol
