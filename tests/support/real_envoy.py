@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,17 +53,17 @@ async def envoy(folder: Path, grpc_port: int, change: Change | None = None) -> A
     words = ["-c", str(path), "--concurrency", "1", "--log-level", "warning", "--base-id", str(port)]
     log = path.with_suffix(".log")
     with log.open("w") as sink:
-        process = await asyncio.create_subprocess_exec(program(), *words, stdout=sink, stderr=sink)
+        # Not by the loop: uvloop forks, and gRPC's handlers of forks have hung the child. This one does not run them.
+        process = subprocess.Popen([program(), *words], stdout=sink, stderr=sink)
     try:
         async with asyncio.timeout(60):
             while not await _listens(port):
-                assert process.returncode is None, log.read_text()[-2000:]
+                assert process.poll() is None, log.read_text()[-2000:]
                 await asyncio.sleep(0.02)
         yield f"http://127.0.0.1:{port}"
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        process.kill()
+        process.wait()
 
 
 async def _listens(port: int) -> bool:
