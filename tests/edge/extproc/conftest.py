@@ -70,6 +70,13 @@ def stage(make_engine: Callable[..., Any]) -> Callable[..., None]:
         async def all_of_it() -> None:
             made = [make_engine(**(engine or {})) for _ in range(engines)]
             urls = [await one.start() for one in made]
+            try:
+                await played(urls, made)
+            finally:  # whatever fails: uvloop does not close a loop that still listens
+                for one in made:
+                    await one.stop()
+
+        async def played(urls: list[str], made: list[Any]) -> None:
             gate = GateConfig(**{"policy": Policy.WORST_CASE, "abort_tail_ns": 0, **config})  # type: ignore[arg-type]
             settings = ServiceSettings(
                 backend_url=urls[0],
@@ -90,8 +97,6 @@ def stage(make_engine: Callable[..., Any]) -> Callable[..., None]:
                 assert service.gateway.metrics.ledger_errors == 0
             finally:
                 await service.close()
-                for one in made:
-                    await one.stop()
             assert all(one.member.gate.promised_blocks() == 0 for one in service.instances)
 
         uvloop.run(all_of_it())
