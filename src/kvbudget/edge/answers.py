@@ -53,6 +53,7 @@ ANSWERS: Final[dict[Refusal, Answer]] = {
     Refusal.LOGPROBS_FULL: Answer(429, "rate_limit_exceeded", retry=True),
     Refusal.DRAINING: Answer(503, "server_is_overloaded", retry=True),
     Refusal.NO_BACKEND: Answer(503, "server_is_overloaded", retry=True),
+    Refusal.LEDGER_LOST: Answer(503, "server_is_overloaded", retry=True),
     Refusal.COUNT_FAILED: Answer(503, "count_failed", retry=True),
 }
 
@@ -141,8 +142,10 @@ class Refuser:
                 return "This gate is shutting down and takes no new requests; please try again or use another instance."
             case Refusal.COUNT_FAILED:
                 return "The prompt's tokens could not be counted just now; please try again shortly."
-            case Refusal.NO_BACKEND:
-                return f"The engine behind pool {self._pool_name!r} is not available now; please try again later."
+            case Refusal.NO_BACKEND | Refusal.LEDGER_LOST:
+                lost = reject.refusal is Refusal.LEDGER_LOST
+                what = "ledger that the gates share for" if lost else "engine behind"
+                return f"The {what} pool {self._pool_name!r} is not available now; please try again later."
 
     def _never_fits(self, reject: Reject) -> str:
         if reject.refusal is Refusal.TENANT_TOO_LARGE:
@@ -251,9 +254,9 @@ def admitted_headers(
     API's errors, which tells whose names the client knows."""
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
-    remaining = max(0, ledger.capacity_blocks - ledger.peak_sum_blocks)
+    remaining = max(0, ledger.pool_blocks - ledger.peak_sum_blocks - gate.promises.elsewhere_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    limit_tokens, remaining_tokens = ledger.capacity_blocks * block_size, remaining * block_size
+    limit_tokens, remaining_tokens = ledger.pool_blocks * block_size, remaining * block_size
     told = (
         request_id,
         command.reserved_blocks,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvbudget.gateway")
 
+_FORFEITED: Final = "This gate was out of touch with the shared ledger for too long; please try again."
 SHUTTING_DOWN: Final = "This gate is shutting down; please try again later."
 # By 408 and those of `tries.OVERLOADED` an engine says that it has enough to do: not relayed, because they tell clients
 # nothing of when to come back (vLLM 0.32 sends a bare 503, Dynamo 529), and 408 makes SDKs retry at once.
@@ -68,6 +69,8 @@ class RelayEnds:
         ended = end.outcome
         done = ended is _DONE and not flow.lost
         outcome = Outcome.FINISHED if done else Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
+        if flow.forfeited and ended is RelayOutcome.CANCELLED:
+            outcome = Outcome.LEASE_LOST
         output_tokens = cached_tokens = None
         if done:
             if end.status is not None and end.status >= 400:
@@ -99,6 +102,8 @@ class RelayEnds:
             return
         if ended is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
+        elif outcome is Outcome.LEASE_LOST and flow.exchange.open:
+            gateway.refuser.later(Refusal.LEDGER_LOST, _FORFEITED, flow.exchange, flow.identity.request_id)
         elif flow.recalled and flow.exchange.open:
             told = "The engine was restarted, or makes no progress; the request is lost there."
             plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")

@@ -72,6 +72,7 @@ class Flow:
         "counting",
         "exact",
         "exchange",
+        "forfeited",
         "forwarded_ns",
         "held",
         "identity",
@@ -107,6 +108,7 @@ class Flow:
         self.forwarded_ns = 0
         self.tries = 0
         self.recalled = False  # we cut it off, so that it is tried elsewhere
+        self.forfeited = False  # its blocks were given to another gate
         self.lost = False  # its engine is another process by now
         self.state = State.COUNTING
         self.counting: asyncio.Future[Count] | None = None

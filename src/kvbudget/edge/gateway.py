@@ -18,6 +18,7 @@ from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
+from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.openai.forward import forwarded_body, slimmed
@@ -77,6 +78,7 @@ class Gateway:
         # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
         self.shadow = False
         self.access_log = access_log
+        self.lendings: list[Lending] = []  # where the pools are shared with other gates: one for each instance
         # Told of every exact count that the engine's usage could be compared with: (counted, told).
         self.compared: Callable[[int, int], None] | None = None
         # The ids that go to the engine in place of a prompt's text; None: the text.
@@ -132,10 +134,6 @@ class Gateway:
         flow.seen_events = flow.unreported_events = -ask.lead_events
         if self.ids_to_forward is not None:
             flow.token_ids = self.ids_to_forward(ask, counted)
-        self._flows[flow.key] = flow
-        flow.held = _WAITING
-        if self.access_log is not None:
-            flow.record = record_of(flow, ask)
         deadline_ns = identity.deadline_ns
         prefix = (
             self._prefix_keys.of(ask, counted, self.fleet.key_tokens)
@@ -160,8 +158,21 @@ class Gateway:
         )
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
+        for lending in self.lendings:
+            if lending.asks_first(event, lambda: self._give(flow, ask, event)):
+                return
+        self._give(flow, ask, event)
+
+    def _give(self, flow: Flow, ask: Ask, event: Arrived) -> None:
+        """Let it arrive at the gate, unless its client has left."""
+        if flow.state is State.OVER:
+            return
+        self._flows[flow.key] = flow
+        flow.held = _WAITING
+        if self.access_log is not None:
+            flow.record = record_of(flow, ask)
         if flow.exchange.avoid:
-            self.obey(self.fleet.again(event, flow.exchange.avoid, now_ns))
+            self.obey(self.fleet.again(event, flow.exchange.avoid, self.now_ns()))
         else:
             self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
@@ -198,6 +209,8 @@ class Gateway:
                 self._executing = False
         if self.admission.next_wake_ns != self._timer_ns:
             self._arm()
+        for lending in self.lendings:
+            lending.nudge()
 
     def _execute(self, command: Command) -> None:
         flow = self._flows.get(command.request_id)
@@ -382,6 +395,23 @@ class Gateway:
             if flow.relay is not None and flow.backend is self.backends[member.name] and flow.arrived is not None:
                 flow.recalled = True
                 flow.relay.cancel()
+
+    def forfeit(self, member: Member, blocks: int) -> None:
+        """So many blocks were given to another gate while this one was not heard of: the youngest end for it."""
+        backend = self.backends[member.name]
+        running = [flow for flow in self._flows.values() if flow.relay is not None and flow.backend is backend]
+        for flow in sorted(running, key=lambda flow: flow.forwarded_ns, reverse=True):
+            living = member.gate.ledger.get(flow.key)
+            if blocks <= 0:
+                return
+            if living is not None and flow.relay is not None:
+                blocks -= living.net_blocks
+                flow.forfeited = True
+                flow.relay.cancel()
+
+    def ledger_failed(self) -> None:
+        """The ledger that several gates share did not answer."""
+        self.metrics.ledger_errors += 1
 
     def log_uncounted(
         self, exchange: Exchange, identity: Identity, outcome: Outcome | Refusal, status: int | None

@@ -143,5 +143,7 @@ class GateMetrics(Collector):
             self.retries,
         )
         yield CounterMetricFamily(
-            "kvbudget_ledger_errors", "Misuses of the ledger that were caught; each is a bug.", self.ledger_errors
+            "kvbudget_ledger_errors",
+            "Calls of a shared ledger that failed; and misuses of our own, each of which is a bug.",
+            self.ledger_errors,
         )

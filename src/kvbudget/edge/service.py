@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
+from kvbudget.edge.bank.store import BankStore, LedgerError
+from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
@@ -29,14 +32,17 @@ from kvbudget.edge.instance import Instance
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.keys import ApiKey, KeyRing
 from kvbudget.edge.learned_file import LearnedFile
+from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Counter, CountFailedError
 from kvbudget.edge.tokens.counting import CountingSettings, counter_of, heed_context, watched
 from kvbudget.errors import BadValueError
+from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.options import FleetConfig
 from kvbudget.gate.gate import GateConfig
@@ -61,7 +67,9 @@ class ServiceSettings:
     is asked. `access_log`: a file, or `-` for stdout. `shadow`: decide and count only. `host`: also `unix:/path` (then
     `port` is not used). `tls_cert`, `tls_key`: PEM files with which clients are spoken to in TLS. `backend_ca`: PEM
     file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
-    `proxy_protocol`: addresses from which connections begin with a PROXY header.
+    `proxy_protocol`: addresses from which connections begin with a PROXY header. `ledger`: `memory`, or the address of
+    the one that all gates before the same engines share, with slices that last `lease_seconds`; `ledger_lost`: what to
+    do when it does not answer for so long: `refuse`, or go by an equal part of the pool (`slice`).
     """
 
     backend_url: str
@@ -91,6 +99,9 @@ class ServiceSettings:
     backend_api_key: str | None = field(default=None, repr=False)
     proxy_protocol: tuple[str, ...] = ()
     admin_token: str | None = field(default=None, repr=False)
+    ledger: str = field(default="memory", repr=False)  # it may have a password in it
+    lease_seconds: float = 5.0
+    ledger_lost: str = "refuse"
     server_limits: ServerLimits = field(default_factory=ServerLimits)
     upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
 
@@ -124,7 +135,8 @@ class DataPlane(Protocol):
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
+    def __init__(self, settings: ServiceSettings, store: BankStore | None = None) -> None:
+        """`store`: the shared ledger, in place of the one that the settings name."""
         self.settings = settings
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
         engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
@@ -161,6 +173,13 @@ class GateService:
             self._adopt(instance)
         self.use_api_keys()
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
+        self.past = Past(self.gateway, time.monotonic_ns)
+        lease_ns = int(settings.lease_seconds * 1e9)
+        if store is None and settings.ledger != "memory":
+            store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
+        self._store = store
+        if self._store is not None:
+            self._share(self._store, lease_ns)
         self._data_plane: DataPlane | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
@@ -203,16 +222,25 @@ class GateService:
         self._data_plane = await self.open_data_plane()
         self._control_plane = await start_asgi(
             AdminAccess(
-                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand),
+                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand, self.past),
                 settings.admin_host,
                 settings.admin_token,
             ),
             settings.admin_host,
             settings.admin_port,
         )
+        if self._store is not None:
+            try:
+                await self._store.start()
+            except LedgerError as error:  # it goes on trying; who comes meanwhile waits, and then gets 503
+                log.error("%s", error)
+                self.gateway.ledger_failed()
+        for lending in self.gateway.lendings:
+            lending.start()
         for instance in self.instances:
             instance.start()
         self.demand.start()
+        self.past.start()
         if self._learned is not None:
             self._learned.keep()
 
@@ -232,6 +260,27 @@ class GateService:
         except OSError as error:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
             raise BadValueError(told, fix="choose another --host or --port") from None
+
+    def _share(self, store: BankStore, lease_ns: int) -> None:
+        """Promise out of slices of the pools, which other gates before the same engines have as well."""
+        life = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"  # never the same again
+        alone = self.settings.ledger_lost == "slice"
+        self.gateway.lendings = [
+            Lending(
+                instance.member,
+                store,
+                Branch(life, lease_ns),
+                self.gateway,
+                time.monotonic_ns,
+                alone_if_lost=alone,
+                tells_tenants=instance is self.instances[0],
+            )
+            for instance in self.instances
+        ]
+        for instance, lending in zip(self.instances, self.gateway.lendings, strict=True):
+            instance.seen, lending.look_soon = lending.looked, instance.backend.look_soon
+        by_pool = {lending.pool: lending for lending in self.gateway.lendings}
+        store.woken = lambda pool, branch: by_pool[pool].woken(branch) if pool in by_pool else None
 
     def _reload(self) -> tuple[list[str], list[str]]:
         if self.take_over is None:
@@ -265,7 +314,8 @@ class GateService:
     def _busy(self) -> bool:
         reception = self.reception
         counting = reception.counting or reception.token_counts.under_way
-        return bool(list(self.gateway.flows) or counting or reception.passing)
+        held = any(lending.is_waiting for lending in self.gateway.lendings)
+        return bool(list(self.gateway.flows) or counting or reception.passing or held)
 
     async def _cut_off(self) -> None:
         await self.reception.stop()
@@ -274,11 +324,17 @@ class GateService:
     async def close(self) -> None:
         """End everything; may be called in any state."""
         await self.demand.close()
+        await self.past.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:
             self._data_plane.stop_accepting()
+        for lending in self.gateway.lendings:
+            lending.give_all()
         await self._cut_off()
+        await asyncio.gather(*[lending.close() for lending in self.gateway.lendings])
+        if self._store is not None:
+            await self._store.close()
         self.gateway.close()
         if self._data_plane is not None:
             await self._data_plane.close(0.5)
@@ -331,9 +387,11 @@ class GateService:
         return backend, body if model is None else renamed(body, model, backend.own_name(model))
 
 
-async def start_service(settings: ServiceSettings, *, look_for_s: float = 10.0) -> GateService:
+async def start_service(
+    settings: ServiceSettings, *, look_for_s: float = 10.0, store: BankStore | None = None
+) -> GateService:
     """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
-    service = GateService(settings)
+    service = GateService(settings, store)
     await started(service, look_for_s)
     return service
 

@@ -46,10 +46,12 @@ from kvbudget.gate.events import (
     Preempted,
     Progressed,
     RoomTaken,
+    SliceChanged,
     Tick,
 )
 from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.last_look import LastLook
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
 from kvbudget.gate.overtaking import Overtaking
@@ -71,6 +73,8 @@ from kvbudget.units import Blocks, Tokens
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK: Final = Tick()
+_FOR_EVER_NS: Final = 1 << 62
+_LOST_RETRY_NS: Final = 2_000_000_000
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
@@ -94,6 +98,9 @@ class Gate:
             config, self.ledger, self.queue, self.resolver, self.promises, self.parking, self.learned, self.expectation,
             self.returns, self.fairness,
         )  # fmt: skip
+        self.last_look = LastLook(
+            self.ledger, self.queue, self.fairness, self.promises, self.learned, self.overtaking, self.returns
+        )
         self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
         self.engine_reports = EngineReports(
             config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
@@ -103,6 +110,8 @@ class Gate:
         self.backend_up = True
         self.tails = Tails()
         self._now_ns = 0
+        self._slice_until_ns = _FOR_EVER_NS  # of a pool that several gates share; then nothing of it is ours
+        self.ledger_lost = False
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Arrived: self._arrived,
@@ -115,6 +124,7 @@ class Gate:
             EngineBusy: self._engine_busy,
             CacheChanged: self.engine_reports.cache_changed,
             CapacityChanged: self._capacity_changed,
+            SliceChanged: self._slice_changed,
             BackendChanged: self._backend_changed,
             DrainStarted: self._drain_started,
             Tick: self._tick,
@@ -135,6 +145,7 @@ class Gate:
         self.parking.configure(config)
         self.rejections.configure(config)
         self.engine_reports.configure(config)
+        self.last_look.forget()
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event; returns what the driver has to do, in order.
@@ -147,6 +158,10 @@ class Gate:
     def _come_to(self, now_ns: int) -> int:
         """The time by which it goes: it never goes back."""
         now_ns = self._now_ns = max(self._now_ns, now_ns)
+        if now_ns >= self._slice_until_ns:
+            self._slice_until_ns = _FOR_EVER_NS
+            self.ledger_lost = True
+            self.promises.slice_lost()
         return now_ns
 
     @property
@@ -154,7 +169,8 @@ class Gate:
         """When to push a Tick, if nothing else happens before; None if never."""
         if not self.queue and not self.tails and self._recheck_ns is None:
             return None  # as nearly always
-        wakes = (self.queue.next_deadline_ns(), self._recheck_ns, self.tails.first_ns)
+        slice_ns = self._slice_until_ns if self.queue and self._slice_until_ns < _FOR_EVER_NS else None
+        wakes = (self.queue.next_deadline_ns(), self._recheck_ns, self.tails.first_ns, slice_ns)
         return min([wake_ns for wake_ns in wakes if wake_ns is not None])
 
     @property
@@ -195,6 +211,22 @@ class Gate:
         """Blocks that are not promised."""
         return self.promises.free_blocks(self._now_ns)
 
+    def slice_at(self, now_ns: int) -> tuple[int, int]:
+        """(blocks, sequences) that may be promised of a pool that several gates share, at a time not before the last
+        event."""
+        return self.promises.slice if now_ns < self._slice_until_ns and not self.ledger_lost else (0, 0)
+
+    def lower_slice(self, blocks: Blocks, sequences: int) -> None:
+        """At most so much of it may be promised from now on: the rest is about to be given back. Nobody gets in by
+        that, so nobody is looked at."""
+        self.promises.lower_slice(blocks, sequences, self._now_ns)
+        self.last_look.forget()
+
+    def first_waiting(self) -> Waiting | None:
+        """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
+        head = self.overtaking.head
+        return self.queue.head() if head is None else head
+
     # It arrives
 
     def _arrived(self, event: Arrived, now_ns: int) -> list[Command]:
@@ -206,6 +238,11 @@ class Gate:
             return [*commands, self.rejections.reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
             return [*commands, self.rejections.reject(event, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
+        if self.ledger_lost:
+            return [
+                *commands,
+                self.rejections.reject(event, Refusal.LEDGER_LOST, now_ns, retry_after_ns=_LOST_RETRY_NS),
+            ]
         resolved = self.resolver.resolve(event)
         if isinstance(resolved, Refusal):
             return [*commands, self.rejections.reject(event, resolved, now_ns, retry_after_ns=0)]
@@ -255,6 +292,7 @@ class Gate:
             place.expected_ns, booking is not None and booking.promised,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
+        self.queue.whys[waiting.key] = self.trial.why
         if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
         return commands
@@ -356,6 +394,16 @@ class Gate:
         ]
         return commands + self._tick(_TICK, now_ns, look=True)
 
+    def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
+        self._slice_until_ns = event.until_ns
+        self.ledger_lost = False
+        more = self.promises.slice_changed(event)
+        self.last_look.forget()
+        limits = self.fairness.limits
+        if limits is not None and event.tenants_elsewhere is not None:
+            more = limits.shared(event.tenants_elsewhere, event.gates) or more
+        return self._tick(_TICK, now_ns, look=more and bool(self.queue))
+
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
         self.backend_up = event.up
         if event.up:
@@ -381,6 +429,11 @@ class Gate:
             self._recheck_ns = None
             look = True
         commands: list[Command] = []
+        if self.ledger_lost and self.queue:
+            commands += [
+                self.rejections.throw_out(waiting, Refusal.LEDGER_LOST, now_ns, retry_after_ns=_LOST_RETRY_NS)
+                for waiting in list(self.queue)
+            ]
         for late in self.queue.expired(now_ns):
             waited_ns = now_ns - late.since_ns
             commands.append(self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))
@@ -394,7 +447,11 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
+            if self.last_look.stands(now_ns):
+                break
+            self.last_look.begins()
             found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
+            self.last_look.ends(now_ns, let_in=found is not None)
             if found is None:
                 break
             waiting, needed = found

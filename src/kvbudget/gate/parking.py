@@ -132,4 +132,6 @@ class Parking:
     def _queue_tokens(self) -> Tokens:
         if self._config.queue_tokens is not None:
             return self._config.queue_tokens
-        return Tokens(2 * self._ledger.layout.largest_length(self._ledger.capacity_blocks))
+        # Of several gates, all together as much as one would.
+        ours = self._ledger.pool_blocks // self._promises.gates
+        return Tokens(2 * self._ledger.layout.largest_length(Blocks(ours)))

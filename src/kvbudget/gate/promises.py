@@ -7,13 +7,14 @@ meanwhile for other tenants (`gate.fairness`) and for those who were told to com
 from typing import Final
 
 from kvbudget.gate.config import GateConfig
-from kvbudget.gate.events import Arrived
+from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.kept import SPREAD, Kept
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
 from kvbudget.gate.returns import Returns
 from kvbudget.gate.trust import Trust
+from kvbudget.gate.why import Why
 from kvbudget.pool.chains import CachedKeys
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
@@ -51,6 +52,11 @@ class Promises:
         # Who is no longer watched goes on in step: an engine queues its tokens and does not wait for readers.
         self._shown: Blocks | None = None
         self.taken_blocks = Blocks(0)  # of the pool, that are not ours to promise for now (`events.RoomTaken`)
+        self.elsewhere_blocks = Blocks(0)  # promised by other gates before the same pool (`gate.bank`)
+        self.elsewhere_sequences = 0
+        self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
+        self.gates = 1  # that share the pool
+        self._yields_to: int | None = None  # nobody of this class, or less urgent, is let in
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
         self._daring = _NOBODY  # who was found to fit with less caution, and what it is expected to hold
@@ -78,8 +84,7 @@ class Promises:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
-        slots = 0 if kept is None else int(kept.slots)
-        if self._ledger.sequences + footprint.total_sequences + slots > self._config.max_num_seqs:
+        if self._yields(event) or not self._has_seats(footprint, 0 if kept is None else int(kept.slots)):
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
@@ -88,6 +93,67 @@ class Promises:
         if needed is None:
             self._ledger.withdraw(event.request_id)
         return needed
+
+    @property
+    def _places(self) -> int:
+        most, ours = self._config.max_num_seqs, self._slice_sequences
+        return most if ours is None else min(most, ours)
+
+    @property
+    def _outside_sequences(self) -> int:
+        """Free places beyond ours: what is kept for others may be there as well."""
+        return max(0, self._config.max_num_seqs - self.elsewhere_sequences - self._places)
+
+    @property
+    def _outside_blocks(self) -> int:
+        """The same of blocks."""
+        return max(0, self._ledger.pool_blocks - self.elsewhere_blocks - self._ledger.capacity_blocks)
+
+    @property
+    def slice(self) -> tuple[int, int]:
+        """(blocks, sequences) that are ours to promise."""
+        return self._ledger.capacity_blocks, self._places
+
+    def needed_of_pool(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
+        """What all promises of this gate would need with this one, if the pool were its slice but for what others have
+        promised, or all of it; None if it lacks room even so."""
+        ledger = self._ledger
+        ours = ledger.capacity_blocks
+        if event.prefix:
+            self._offer(event, footprint)
+        try:
+            for others in (self.elsewhere_blocks, 0):
+                ledger.capacity_blocks = Blocks(ledger.pool_blocks - others)
+                if self.by_lengths:
+                    needed = self._learned.promise_with(ledger, event, footprint, 0, now_ns)
+                else:
+                    needed = self._by_peaks(event, footprint, peak_blocks)
+                if needed is not None:
+                    return needed
+            return None
+        finally:
+            ledger.capacity_blocks = ours
+            self._learned.forget_full()
+            self.withdraw(event)
+
+    def why_no_room(self, event: Arrived, footprint: Footprint, kept: Kept | None) -> Why:
+        """What is in the way of one for whom `needed_with` gave None."""
+        if self._yields(event):
+            return Why.TURN
+        if self._ledger.sequences + self.elsewhere_sequences + footprint.total_sequences > self._config.max_num_seqs:
+            return Why.SEQUENCES
+        return Why.POOL if kept is None else Why.TENANT_SHARE
+
+    def _yields(self, event: Arrived) -> bool:
+        return self._yields_to is not None and event.priority >= self._yields_to
+
+    def _has_seats(self, footprint: Footprint, kept_slots: int) -> bool:
+        slots = max(0, kept_slots - self._outside_sequences)
+        return self._ledger.sequences + footprint.total_sequences + slots <= self._places
+
+    def are_due(self, now_ns: int) -> bool:
+        """Whether reckoning what is kept for those who come back would change what is known of them."""
+        return self._returns.is_due(now_ns)
 
     def is_still_full(self, event: Arrived, now_ns: int) -> bool:
         """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
@@ -107,30 +173,36 @@ class Promises:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, kept: Kept | None, now_ns: int, *, booked: bool
     ) -> Blocks | None:
         ledger = self._ledger
-        # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could.
-        taken = self.taken_blocks if len(ledger) else 0
-        others = taken if kept is None else taken + int(kept.most(SPREAD))
+        # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could. Of a pool
+        # that several share the bank has taken it off already.
+        taken = self.taken_blocks if len(ledger) and ledger.slice_blocks is None else 0
+        outside = self._outside_blocks
+        others = taken if kept is None else taken + max(0, int(kept.most(SPREAD)) - outside)
         if self.by_lengths:
             sum_of_peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
             if sum_of_peaks + others <= ledger.capacity_blocks:
                 return sum_of_peaks
             trusted = kept is None and self._fairness.trusts(event, now_ns)
             dares = booked or trusted
-            coming = 0 if dares else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
+            coming = 0 if dares else max(0, self._returns.kept_blocks(ledger.pool_blocks, now_ns) - outside)
+            kept = kept if kept is None or not outside else kept.less(outside)
             by_lengths = self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept)
             if by_lengths is None and dares:
                 return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
             return by_lengths
-        needed = promise_with(
+        needed = self._by_peaks(event, footprint, peak_blocks)
+        return needed if needed is None or needed + others <= ledger.capacity_blocks else None
+
+    def _by_peaks(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> Blocks | None:
+        return promise_with(
             self._config.policy,
-            ledger,
+            self._ledger,
             footprint,
             peak_blocks,
             paced=_can_be_watched(event, footprint),
             skew_steps=self._skew_with(sum(footprint.prompts)),
             request_id=event.request_id,
         )
-        return needed if needed is None or needed + others <= ledger.capacity_blocks else None
 
     def _dare(
         self, event: Arrived, footprint: Footprint, taken: int, now_ns: int, kept: Kept | None, *, booked: bool
@@ -228,6 +300,42 @@ class Promises:
         self._told_free = None
         return blocks < before
 
+    def slice_changed(self, event: SliceChanged) -> bool:
+        """Of a pool that several share, so much is ours; whether one may be let in by that who was not before."""
+        ledger = self._ledger
+        more = event.blocks > (ledger.slice_blocks or 0) or event.sequences > (self._slice_sequences or 0)
+        more = more or (event.yields_to is None and self._yields_to is not None)
+        self._yields_to, self.gates = event.yields_to, event.gates
+        self._slice_sequences, self.elsewhere_sequences = event.sequences, event.sequences_elsewhere
+        self.elsewhere_blocks = event.elsewhere
+        if event.blocks != ledger.slice_blocks:
+            ledger.allow(event.blocks)
+        self._told_free = None
+        self._learned.part = self.part
+        return more
+
+    def slice_lost(self) -> None:
+        """Nothing of it is ours any more."""
+        self._slice_sequences = 0
+        self._ledger.allow(Blocks(0))
+        self._told_free = None
+
+    @property
+    def part(self) -> float:
+        """The part of the pool that is this gate's as things go, for forecasts: who waits for room waits for that which
+        becomes free at all gates, beside those who wait there. They are taken to be as here."""
+        ours, elsewhere = self._ledger.capacity_blocks, self.elsewhere_blocks
+        return max(1.0 / self.gates, ours / (ours + elsewhere)) if elsewhere else 1.0
+
+    def lower_slice(self, blocks: Blocks, sequences: int, now_ns: int) -> None:
+        """At most so much of it is ours from now on. What our promises need by now has to go on being enough."""
+        promised, ledger = self.blocks(now_ns), self._ledger
+        if not self.by_lengths:
+            self._shown = promised
+        self._slice_sequences = min(sequences, self._places)
+        if blocks < ledger.capacity_blocks:
+            ledger.allow(blocks)
+
     def pool_changed(self, *, still_holds: bool) -> None:
         """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""
         if not still_holds:
@@ -237,11 +345,15 @@ class Promises:
     # All together
 
     def blocks(self, now_ns: int) -> Blocks:
-        """Blocks that all promises need at their worst common moment: never less than the engine can come to hold.
+        """Blocks that all promises need at their worst common moment.
 
-        Under `learned`: what will be enough but for the risk that is taken, by what is believed of each.
-        At most the capacity, unless the pool shrank, its layout changed, or sequences turned out to be further out of
-        step than was thought when they were let in; then nobody is let in until it fits again.
+        Where limits decide: never less than the engine can come to hold. Under `learned`: what will be enough but for
+        the risk that is taken, by what is believed of each.
+
+        At most the capacity, unless the pool shrank, its layout changed, sequences turned out to be further out of step
+        than was thought when they were let in, or what was believed to be shared is not. Under `learned` also when
+        answers go on for longer than was foreseen, or some were let in with less caution. Then nobody is let in until
+        it fits again.
         """
         if self.by_lengths:
             return min(self._ledger.peak_sum_blocks, self._learned.promised(self._ledger, now_ns))
@@ -254,8 +366,9 @@ class Promises:
         return shared_out(by_tenant, self.blocks(now_ns))
 
     def free_blocks(self, now_ns: int) -> Blocks:
-        """Blocks that are not promised, nor taken by others."""
-        return Blocks(max(0, self._ledger.capacity_blocks - self.taken_blocks - self.blocks(now_ns)))
+        """Blocks of the pool that are not promised, nor taken by others."""
+        promised = self.blocks(now_ns) + self.elsewhere_blocks
+        return Blocks(max(0, self._ledger.pool_blocks - self.taken_blocks - promised))
 
     def free_to_tell(self, now_ns: int) -> Blocks:
         """`free_blocks`, at most RECHECK_NS old as to progress: a storm of refusals must be cheap."""

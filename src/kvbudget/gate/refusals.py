@@ -25,6 +25,7 @@ class Refusal(StrEnum):
     # Not here.
     DRAINING = "draining"
     NO_BACKEND = "no_backend"
+    LEDGER_LOST = "ledger_lost"  # several gates share the pool, and the ledger that they share does not answer
     COUNT_FAILED = "count_failed"  # its tokens could not be counted, and their upper bound is too much to promise
 
 
@@ -48,6 +49,7 @@ class Outcome(StrEnum):
     UPSTREAM_REFUSED = "upstream_refused"  # the engine answered with an error
     ENGINE_LOST = "engine_lost"  # the engine restarted, so it no longer knows of the request
     TIMED_OUT = "timed_out"  # the engine kept silent for too long
+    LEASE_LOST = "lease_lost"  # while it ran, its blocks were given to another gate: this one was not heard of for long
     SHUT_DOWN = "shut_down"
 
 

@@ -84,7 +84,7 @@ class Rejections:
             max_new_tokens=event.max_new_tokens,
             needed_blocks=needed,
             free_blocks=self._promises.free_to_tell(now_ns),
-            capacity_blocks=ledger.capacity_blocks,
+            capacity_blocks=ledger.pool_blocks,
             max_context=max_context,
             largest_new_tokens=most_new_tokens(event, max_context, ledger),
             position=self._queue.place_for(event.priority),

@@ -72,7 +72,7 @@ def _resolved(
             asked = Tokens(room)
     footprint = Footprint(prompts, asked, event.sequences)
     peak_blocks = footprint.peak_blocks(ledger.layout)
-    if peak_blocks <= ledger.capacity_blocks:
+    if peak_blocks <= ledger.pool_blocks:
         return footprint, peak_blocks
     # No limit named: ours shrinks to the pool. A limit that the client named is not cut below the context cap.
     cap = largest_context(context_cap, ledger)
@@ -85,12 +85,12 @@ def _resolved(
 
 def largest_context(context_cap: Tokens | None, ledger: Ledger) -> Tokens:
     """Most tokens of prompt and output together, per sequence: what is configured or told, or what the pool holds."""
-    capacity = ledger.layout.largest_length(ledger.capacity_blocks)
+    capacity = ledger.layout.largest_length(ledger.pool_blocks)
     return capacity if context_cap is None else min(context_cap, capacity)
 
 
 def most_new_tokens(event: Arrived, max_context: Tokens, ledger: Ledger) -> Tokens:
     """Most new tokens with which the same prompts could be served on an idle engine."""
     room = max(0, max_context - max(event.prompts))
-    by_pool = largest_new_tokens(ledger.layout, event.prompts, event.sequences, ledger.capacity_blocks)
+    by_pool = largest_new_tokens(ledger.layout, event.prompts, event.sequences, ledger.pool_blocks)
     return min(Tokens(room), by_pool)

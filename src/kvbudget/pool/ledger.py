@@ -63,7 +63,8 @@ class Ledger:
     key_blocks: int = 1
     prefixes: LivePrefixes = field(init=False)
     key_tokens: Tokens = field(init=False)  # what a key of a prefix stands for; 0: nothing is shared in this layout
-    capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin
+    capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin, at most the slice
+    slice_blocks: Blocks | None = None  # of a pool that several share, what is ours to promise; None: all of it
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
@@ -72,11 +73,12 @@ class Ledger:
     _blocks_per_key: int = field(init=False)
     _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
     changes: int = 0  # rises with whatever may change who may have a promise, or what is shared
+    allowances: int = 0  # those of them that were no more than another slice
     charged_again: int = 0  # blocks in all that an end made others pay who were not to: promises may be short of them
 
     def __post_init__(self) -> None:
         """Derives the capacity."""
-        self.capacity_blocks = Blocks(max(0, self.usable_blocks - self.margin_blocks))
+        self._set_capacity()
         self.prefixes = LivePrefixes(self.sharing)
         self.key_tokens = Tokens(key_tokens(self.layout) * self.key_blocks)
         self._blocks_per_key = blocks_per_key(self.layout) * self.key_blocks
@@ -236,12 +238,28 @@ class Ledger:
         self.changes += 1
         self.layout = layout
         self.usable_blocks = usable_blocks
-        self.capacity_blocks = Blocks(max(0, usable_blocks - self.margin_blocks))
+        self._set_capacity()
         self._peak_sum = self._unpaced_peak_sum = 0
         for living in self._living.values():
             living.peak_blocks = living.footprint.peak_blocks(layout)
             self._peak_sum += living.peak_blocks
             self._unpaced_peak_sum += 0 if living.paced else living.peak_blocks
+
+    @property
+    def pool_blocks(self) -> Blocks:
+        """What may be promised of the whole pool, by all who share it: usable minus margin."""
+        return Blocks(max(0, self.usable_blocks - self.margin_blocks))
+
+    def allow(self, slice_blocks: Blocks) -> None:
+        """Only so much of the pool is ours to promise from now on. What is promised stays so."""
+        self.slice_blocks = slice_blocks
+        self.changes += 1
+        self.allowances += 1
+        self._set_capacity()
+
+    def _set_capacity(self) -> None:
+        pool = self.pool_blocks
+        self.capacity_blocks = pool if self.slice_blocks is None else min(pool, self.slice_blocks)
 
     def get(self, reservation_id: str) -> Reservation | None:
         """The living reservation of that id, or None."""

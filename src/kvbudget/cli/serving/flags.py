@@ -30,6 +30,8 @@ DEFAULTS = {
     "overload_status": 429,
     "shadow": False,
     "ledger": "memory",
+    "lease_seconds": 5.0,
+    "ledger_lost": "refuse",
     "host": "127.0.0.1",
     "port": 8800,
     "admin_host": "127.0.0.1",
@@ -158,7 +160,25 @@ def add_flags(parser: argparse.ArgumentParser, without: frozenset[str] = frozens
         help="decide and count, but forward everything at once and unchanged; kvbudget_shadow_refusals_total tells "
         "what would have been refused",
     )
-    admission.add_argument("--ledger", help="memory (one gate); redis:// comes with a later version")
+    admission.add_argument(
+        "--ledger",
+        metavar="memory|URL",
+        help="memory (default): this gate alone has the pools; redis://HOST:PORT/DB or valkey://...: the ledger that "
+        "several gates before the same engines share",
+    )
+    admission.add_argument(
+        "--lease-seconds",
+        type=float,
+        metavar="S",
+        help="with a shared ledger: what a gate holds is free for the others when it was not heard of for S seconds "
+        "(default 5)",
+    )
+    admission.add_argument(
+        "--ledger-lost",
+        metavar="refuse|slice",
+        help="when the shared ledger has not answered for that long: refuse with 503 (default), or go on with an equal "
+        "part of the pool, which may promise too much",
+    )
     edge = parser.add_argument_group("edge")
     edge.add_argument("--host", help="address of the data plane, or unix:/path (default 127.0.0.1)")
     edge.add_argument(

@@ -31,6 +31,7 @@ _LOWEST |= {
     "queue_seconds": 0,
     "drain_seconds": 0,
     "slo_ttft": 0.001,
+    "lease_seconds": 1,
 }
 _HIGHEST = 10**12
 _LONGEST_API_KEY = 4096
@@ -75,14 +76,17 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
 
     `args` as `completed` gives them, from the same reading of the file as `budget`: it may be edited in between.
     """
+    from kvbudget.edge.bank.urls import address_of
     from kvbudget.edge.http.limits import ServerLimits
     from kvbudget.edge.service import ServiceSettings
 
     instances = instances_of(args.backend or [], [] if args.embedded_engine else budget)
     if args.embedded_engine == bool(instances):
         raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
+    if args.ledger_lost not in ("refuse", "slice"):
+        raise BadValueError(f"--ledger-lost: {args.ledger_lost[:40]!r}", fix="use refuse or slice")
     if args.ledger != "memory":
-        raise UnsupportedError(f"--ledger {args.ledger}: this version knows memory only", fix="leave the flag away")
+        address_of(args.ledger, os.environ)
     for flag, low in _LOWEST.items():
         value = getattr(args, flag)
         high = _LARGEST_BLOCK if flag == "block_size" else _HIGHEST
@@ -131,6 +135,9 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         backend_api_key=_backend_api_key(args.backend_api_key_file),
         proxy_protocol=_proxy_protocol(args.proxy_protocol),
         shadow=args.shadow,
+        ledger=args.ledger,
+        lease_seconds=args.lease_seconds,
+        ledger_lost=args.ledger_lost,
         admin_token=os.environ.get("KVBUDGET_ADMIN_TOKEN") or None,
         default_max_tokens=_tokens(args.default_max_tokens, "--default-max-tokens"),
         max_prompt_logprobs_tokens=parse_length(args.max_prompt_logprobs_tokens, "--max-prompt-logprobs-tokens"),

@@ -18,6 +18,7 @@ from kvbudget.gate.events import (
     PaceLost,
     Progressed,
     RoomTaken,
+    SliceChanged,
     Tick,
 )
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
@@ -34,6 +35,7 @@ from kvbudget.units import Blocks, Tokens
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted
 _TICK = Tick()
 _NOWHERE: frozenset[str] = frozenset()
+_ROOM_CHANGED = (CapacityChanged, SliceChanged)
 _MOST_MOVES = 64  # for one event: a recheck soon goes on
 
 
@@ -156,22 +158,17 @@ class Fleet:
             return [*due, self._refused(event, Refusal.UNKNOWN_MODEL, now_ns, since_ns)]  # nor may one unseen
         verdict, able = choose(event, own, standing_in, now_ns, avoid)
         if able is None or verdict is Verdict.NOBODY:
-            return [*due, self._refused(event, Refusal.NO_BACKEND, now_ns, since_ns)]
+            lost = any(member.gate.ledger_lost for member in (*own, *standing_in))
+            refusal = Refusal.LEDGER_LOST if lost else Refusal.NO_BACKEND
+            return [*due, self._refused(event, refusal, now_ns, since_ns)]
         return due + self._give(able, event, avoid, now_ns, since_ns)
 
     def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:
         """Let it arrive at an instance."""
         member = able.member
-        place = self._places[event.request_id] = Place(member, since_ns, avoid)
-        commands = self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
-        if any(type(command) is Forward and command.request_id == event.request_id for command in commands):
-            self._got(place, able, event)
-        return commands
-
-    def _got(self, place: Place, able: Able, event: Arrived) -> None:
-        self._turn += 1
-        able.member.got(event, self._turn)
-        place.forwarded(able)
+        place = self._places[event.request_id] = Place(member, event, since_ns, avoid)
+        place.lent_by(able)
+        return self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
 
     def _taken(self, member: Member, commands: list[Command], now_ns: int) -> list[Command]:
         """Commands of one gate, as the driver is to see them: with the whole wait."""
@@ -179,10 +176,13 @@ class Fleet:
             place = self._places.get(command.request_id)
             if place is not None and place.since_ns < now_ns and not isinstance(command, Parked):
                 commands[number] = command._replace(waited_ns=now_ns - place.since_ns)
+            if place is None:
+                continue
             if type(command) is Reject:
-                self._places.pop(command.request_id, None)
-            elif type(command) is Forward and member.circuit.is_open:
-                member.circuit.given(command.request_id)
+                self._places.pop(command.request_id).over()
+            elif type(command) is Forward:
+                self._turn += 1
+                member.got(place.event, self._turn)
         return commands
 
     def _refused(self, event: Arrived, refusal: Refusal, now_ns: int, since_ns: int) -> Command:
@@ -201,7 +201,7 @@ class Fleet:
                 return commands
             place, able, event = move
             commands += self._take_away(place.member, event.request_id, now_ns)
-            del self._places[event.request_id]
+            self._places.pop(event.request_id).over()
             commands += self._give(able, event, place.avoid, now_ns, place.since_ns)
         self._recheck_ns = now_ns + RECHECK_NS
         return commands
@@ -230,6 +230,7 @@ class Fleet:
                 continue  # its time was up
             commands += self._take_away(member, event.request_id, now_ns)
             place = self._places.pop(event.request_id)
+            place.over()
             commands += self.again(event, place.avoid, now_ns, place.since_ns)
         gate.backend_up = was_up
         return commands
@@ -285,7 +286,7 @@ class Fleet:
                 return self._up_or_down(member, event, now_ns)
             case _:
                 commands = self._taken(member, member.gate.handle(event, now_ns), now_ns)
-                return commands + (self._after(member, now_ns) if isinstance(event, CapacityChanged) else [])
+                return commands + (self._after(member, now_ns) if isinstance(event, _ROOM_CHANGED) else [])
 
     def heard(self, request_id: str, heard: Heard, now_ns: int, at: Member | None = None) -> list[Command]:
         """How a forwarded request ended, before its Ended is pushed. `at`: the instance that it was sent to, where that

@@ -43,7 +43,7 @@ class Member:
     @property
     def in_service(self) -> bool:
         """Whether it takes part, circuit aside."""
-        return self.gate.backend_up and not self.draining
+        return self.gate.backend_up and not self.draining and not self.gate.ledger_lost
 
     def takes(self, now_ns: int) -> bool:
         """Whether it may get a request now, if there is room."""
@@ -61,7 +61,7 @@ class Member:
     def taken_blocks(self, now_ns: int) -> Blocks:
         """What of its pool is not to be promised for now."""
         share = self.ramp.share(now_ns)
-        withheld = 0 if share >= 1.0 else int((1.0 - share) * self.gate.ledger.capacity_blocks)
+        withheld = 0 if share >= 1.0 else int((1.0 - share) * self.gate.ledger.pool_blocks)
         return Blocks(max(withheld, self.elsewhere_blocks))
 
     def fits_at_peaks(self, peak_blocks: int) -> bool:
@@ -75,8 +75,11 @@ class Member:
         already of the prompt counts in its favour."""
         gate = self.gate
         ledger, promises = gate.ledger, gate.promises
-        capacity = max(1, ledger.capacity_blocks)
-        used = ledger.peak_sum_blocks if at_peaks else capacity - promises.free_to_tell(now_ns)
+        capacity = max(1, ledger.pool_blocks)
+        if at_peaks:
+            used = ledger.peak_sum_blocks + promises.elsewhere_blocks
+        else:
+            used = capacity - promises.free_to_tell(now_ns)
         saved = 0
         if event.prefix:
             saved = self.affinity.longest(event.prefix) * blocks_per_key(ledger.layout) * gate.config.key_blocks

@@ -43,7 +43,11 @@ class Elsewhere:
 
     def looked(self, look: Look, gate: Gate) -> int:
         """Blocks, as far as all the last looks agree."""
-        now = most_held(gate, by_peak=look.by_peak), gate.ledger.sequences
+        promises = gate.promises
+        now = (
+            most_held(gate, by_peak=look.by_peak) + promises.elsewhere_blocks,
+            gate.ledger.sequences + promises.elsewhere_sequences,
+        )
         ours, self._ours = (max(now[0], self._ours[0]), max(now[1], self._ours[1])), now
         self._seen = [*self._seen[1 - LOOKS_AGREE :], self._beyond(look, ours, gate)]
         return min(self._seen) if len(self._seen) >= LOOKS_AGREE else 0
@@ -57,7 +61,8 @@ class Elsewhere:
             return 0  # nothing runs: whatever the gauge says is of before
         others_run = look.running + (look.waiting or 0) > ours[1]
         # With nobody else there, only what is beyond all that ours could ever hold is not theirs.
-        expected = ours[0] if others_run else max(ours[0], gate.ledger.peak_sum_blocks)
+        most = gate.ledger.peak_sum_blocks + gate.promises.elsewhere_blocks
+        expected = ours[0] if others_run else max(ours[0], most)
         beyond = look.held_blocks - expected - int(_TOLERANCE * gate.ledger.usable_blocks)
         return max(0, beyond)
 

@@ -1,0 +1,259 @@
+"""Decides how much of each account every gate may promise: never more in all than there is.
+
+A branch (one life of one gate) has a slice of each account until its lease runs out; only its own calls renew that.
+
+1. What a branch keeps is its slice from then on; the rest is free for others. A bank that lost its memory takes a
+   branch at its word, as far as there is room.
+2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
+   for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard
+   of for ASK_MS does so no more.
+   Gates give out anew what ends with them, which is faster. But who asks and has waited PATIENCE_MS longer than all
+   at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back.
+3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
+4. A branch whose lease ran out may be gone, or only out of touch, and its requests run on. Its slice is nothing from
+   then on, but it is not granted to others before a look at the engine, made since, tells that nothing of it is held;
+   where the engine tells nothing, for one more lease, and at most for MISSING_MS. If it comes back, it is its own
+   again.
+5. A bank that has lost its memory grants nothing but by rule 1, until all leases of before are over.
+
+The sum of all slices that the bank has granted is at least what branches go by, whatever is lost, late or repeated:
+a branch lowers its slice before it says so, and raises it only by the answer to its last call (`gate.bank.branch`).
+The clock is the bank's own; that of a branch need only go as fast, give or take DRIFT.
+
+This is the reference. `edge.bank` does the same inside of Valkey or Redis, and one suite of tests goes over both.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
+
+ASK_MS: Final = 1000
+PATIENCE_MS: Final = 500
+MISSING_MS: Final = 600_000  # longer than most answers take
+
+
+@dataclass(slots=True)
+class _Held:
+    """One account of one branch."""
+
+    limit: int
+    granted: int
+    needs: int
+    promised: int
+
+
+@dataclass(slots=True)
+class _Branch:
+    """One branch, by its last call."""
+
+    number: int
+    expires_ms: int
+    held: dict[str, _Held]
+    # (priority, since when it waits, name), while it asks
+    rank: tuple[int, int, str] | None = None
+    ask_until_ms: int = 0
+
+    def asks(self, now_ms: int) -> bool:
+        return self.rank is not None and now_ms < self.ask_until_ms
+
+
+@dataclass(slots=True)
+class _Missing:
+    """A branch whose lease ran out, and what it may have promised out of its slice."""
+
+    looked_ms: int  # when the engine was last looked at; at first, when the lease ran out
+    until_ms: int  # unless a look tells that there is something
+    at_last_ms: int  # whatever is told
+    lease_ms: int
+    kept: dict[str, int]
+
+
+@dataclass(slots=True)
+class Bank:
+    """All accounts of one pool. `settling_until_ms`: after a start without memory, until all old leases are over."""
+
+    settling_until_ms: int = 0
+    _branches: dict[str, _Branch] = field(default_factory=dict)
+    _missing: dict[str, _Missing] = field(default_factory=dict)
+
+    def call(self, call: Call, now_ms: int) -> tuple[Answer | None, list[str]]:
+        """Take in a call; returns the answer, None to one that is out of date, and the branches that should call soon:
+        they can have what they asked for, or have what another one lacks."""
+        self._expire(now_ms, call.lease_ms)
+        branch = self._branches.get(call.branch)
+        if branch is not None and call.number <= branch.number:
+            return None, []
+        known = branch is not None
+        if call.leaves:
+            self._branches.pop(call.branch, None)
+            self._missing.pop(call.branch, None)
+            return Answer(call.number, known, False, False, len(self._branches), {}), self._servable(now_ms)
+        if branch is None:
+            branch = self._branches[call.branch] = self._come_back(call)
+        branch.number, branch.expires_ms = call.number, now_ms + call.lease_ms
+        self._keep(branch, call.lines)
+        self._find(call.reading, now_ms)
+        settling = now_ms < self.settling_until_ms
+        asked_before = branch.asks(now_ms)
+        lacks = self._ask(call, branch, now_ms, settling=settling)
+        ranks = [one.rank for name, one in self._branches.items() if name != call.branch and one.asks(now_ms)]
+        first = min([rank for rank in ranks if rank is not None], default=None)
+        short = first is not None or any(self._free(line.account) < 0 for line in call.lines)
+        if not (lacks or short or settling):
+            self._lend(branch, call.lines)
+        woken = self._servable(now_ms)
+        if lacks and not asked_before:
+            woken += [name for name in self._idle(call.branch, lacks) if name not in woken]
+        yields_to = None if first is None else self._yields_to(call, first, now_ms)
+        return self._answer(call, yields_to, known=known, short=short, settling=settling), woken
+
+    def granted(self, account: str) -> int:
+        """What all branches have together."""
+        return sum([one.held[account].granted for one in self._branches.values() if account in one.held])
+
+    def slice_of(self, branch: str, account: str) -> int:
+        """What one branch has by the bank's reckoning."""
+        one = self._branches.get(branch)
+        return 0 if one is None or account not in one.held else one.held[account].granted
+
+    # Who is there
+
+    def _expire(self, now_ms: int, lease_ms: int) -> None:
+        self._missing = {name: one for name, one in self._missing.items() if now_ms < min(one.until_ms, one.at_last_ms)}
+        for name, one in list(self._branches.items()):
+            if now_ms < one.expires_ms:
+                continue
+            del self._branches[name]
+            kept = {account: held.granted for account, held in one.held.items() if held.granted > 0}
+            if kept:
+                self._missing[name] = _Missing(now_ms, now_ms + lease_ms, now_ms + MISSING_MS, lease_ms, kept)
+
+    def _come_back(self, call: Call) -> _Branch:
+        """One that is not known: what it had when its lease ran out, as far as that was kept, is its own."""
+        missing = self._missing.pop(call.branch, None)
+        kept = {} if missing is None else missing.kept
+        return _Branch(call.number, 0, {account: _Held(0, amount, 0, 0) for account, amount in kept.items()})
+
+    def _find(self, reading: Reading | None, now_ms: int) -> None:
+        """Whether the engine may still have something of those that are missing, by a look that was made since: beside
+        what all others have promised, in blocks or in sequences. However little that is, it may yet grow to all."""
+        if reading is None:
+            return
+        looked_ms = now_ms - reading.age_ms
+        there = reading.held > self._promised(BLOCKS) or reading.sequences > self._promised(SEQUENCES)
+        for name, one in list(self._missing.items()):
+            if one.looked_ms >= looked_ms:
+                continue
+            if there:
+                one.looked_ms, one.until_ms = looked_ms, now_ms + one.lease_ms
+            else:
+                del self._missing[name]
+
+    def _promised(self, account: str) -> int:
+        return sum([one.held[account].promised for one in self._branches.values() if account in one.held])
+
+    def _free(self, account: str) -> int:
+        """What is not granted; below 0 after there was more. Limits differ while a change is not known to all: the
+        least holds; one who knows of none (0) says nothing of it."""
+        limits = [one.held[account].limit for one in self._branches.values() if account in one.held]
+        least = min([limit for limit in limits if limit > 0], default=0)
+        return least - self.granted(account) - self._kept_for_missing(account)
+
+    def _kept_for_missing(self, account: str) -> int:
+        return sum([one.kept.get(account, 0) for one in self._missing.values()])
+
+    # What one keeps, asks for and is lent
+
+    def _keep(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
+        before = branch.held
+        branch.held = {line.account: _Held(line.limit, 0, line.needs, line.promised) for line in lines}
+        for line in lines:
+            had = before[line.account].granted if line.account in before else 0
+            held = branch.held[line.account]
+            # Beyond what it had: only if this memory is older than its own.
+            held.granted = min(line.keeps, had)
+            held.granted += min(line.keeps - held.granted, max(0, self._free(line.account)))
+
+    def _ask(self, call: Call, branch: _Branch, now_ms: int, *, settling: bool) -> list[str]:
+        """Grants what it needs if that may be; returns the accounts in which it lacks something after all."""
+        lacks = [line for line in call.lines if line.needs > branch.held[line.account].granted]
+        rank = (call.priority, now_ms - call.waited_ms, call.branch)
+        if lacks and not settling and all(self._is_free_for(line, branch, rank, now_ms) for line in lacks):
+            for line in lacks:
+                branch.held[line.account].granted = line.needs
+            lacks = []
+        branch.rank = rank if lacks else None
+        branch.ask_until_ms = now_ms + ASK_MS
+        return [line.account for line in lacks]
+
+    def _is_free_for(self, line: Line, branch: _Branch, rank: tuple[int, int, str], now_ms: int) -> bool:
+        missing = line.needs - branch.held[line.account].granted
+        return missing <= self._free(line.account) - self._asked_before(line.account, rank, now_ms)
+
+    def _asked_before(self, account: str, rank: tuple[int, int, str], now_ms: int) -> int:
+        """What those who come first lack. Not oneself: one's own last question may have been of higher rank, if only
+        because a call took longer this time."""
+        return sum(
+            [
+                max(0, other.held[account].needs - other.held[account].granted)
+                for name, other in self._branches.items()
+                if name != rank[2] and other.asks(now_ms) and other.rank is not None and other.rank < rank
+                if account in other.held
+            ]
+        )
+
+    def _yields_to(self, call: Call, first: tuple[int, int, str], now_ms: int) -> int | None:
+        """The class of the first of others who ask, if it has waited so long that the caller has to yield."""
+        priority, since_ms, _ = first
+        asks = any(line.needs > line.promised for line in call.lines)
+        ours = (call.priority, now_ms - call.waited_ms) if asks else (priority, now_ms)
+        late = now_ms - since_ms > PATIENCE_MS
+        before = priority < ours[0] or (priority == ours[0] and since_ms + PATIENCE_MS < ours[1])
+        return priority if late and before else None
+
+    def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
+        for line in lines:
+            held = branch.held[line.account]
+            part = max(0, self._free(line.account)) // (1 + len(self._branches))
+            held.granted += max(0, min(line.wants - held.granted, part))
+
+    # Who should call
+
+    def _servable(self, now_ms: int) -> list[str]:
+        """Those who asked and would get it now, the first first."""
+        asking = [(one.rank, name) for name, one in self._branches.items() if one.rank is not None and one.asks(now_ms)]
+        if now_ms < self.settling_until_ms:
+            return []
+        servable: list[str] = []
+        taken: dict[str, int] = {}
+        for _, name in sorted(asking):
+            lacking = {
+                account: held.needs - held.granted
+                for account, held in self._branches[name].held.items()
+                if held.needs > held.granted
+            }
+            if all(missing <= self._free(account) - taken.get(account, 0) for account, missing in lacking.items()):
+                servable.append(name)
+            for account, missing in lacking.items():
+                taken[account] = taken.get(account, 0) + missing
+        return servable
+
+    def _idle(self, asking: str, accounts: list[str]) -> list[str]:
+        """Those who have more than they said that they need, of what one lacks."""
+        return [
+            name
+            for name, one in self._branches.items()
+            if name != asking
+            and any(account in one.held and one.held[account].granted > one.held[account].needs for account in accounts)
+        ]
+
+    def _answer(self, call: Call, yields_to: int | None, *, known: bool, short: bool, settling: bool) -> Answer:
+        slices: dict[str, Slice] = {}
+        for line in call.lines:
+            others = [one for name, one in self._branches.items() if name != call.branch and line.account in one.held]
+            elsewhere = sum([one.held[line.account].promised for one in others])
+            elsewhere += self._kept_for_missing(line.account)
+            slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
+        missing = bool(self._missing)
+        return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)
