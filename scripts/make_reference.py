@@ -17,6 +17,8 @@ from kvbudget.edge.admin import GAUGES
 from kvbudget.edge.answers import ANSWERS
 from kvbudget.edge.demand import FORECAST_GAUGES
 from kvbudget.edge.discovery.discovery import DISCOVERY_METRICS
+from kvbudget.edge.extproc.service import COUNTERS as EXTPROC_COUNTERS
+from kvbudget.edge.extproc.service import GAUGES as EXTPROC_GAUGES
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
@@ -474,6 +476,10 @@ def metrics() -> str:
     for family in GateMetrics().collect():
         suffix = "_total" if family.type == "counter" else ""
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")
+    for name, text in EXTPROC_GAUGES.items():
+        lines.append(f"| `{name}` | gauge | {text} Of `kvbudget extproc`. |")
+    for name, text in EXTPROC_COUNTERS.items():
+        lines.append(f"| `{name}_total` | counter | {text} Of `kvbudget extproc`. |")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import h11
 
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
+from kvbudget.edge.http.server import HttpServer
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.gate.config import GateConfig
@@ -282,7 +283,7 @@ async def _run(loop: VirtualLoop, told: Told, sent: dict[str, bytes], clients: i
     metrics = service.gateway.metrics
     assert metrics.ledger_errors == 0
     server = service._data_plane
-    assert server is not None
+    assert isinstance(server, HttpServer)
     await service.close()
     await asyncio.sleep(1)
     assert server.buffered_bytes == 0

@@ -29,6 +29,7 @@ COMMANDS = {
     "models": "the architectures whose caches are known",
     "gpus": "the cards that --gpu knows, with the memory a process really sees",
     "serve": "the gate: admit every request by its real tokens before it reaches the engine",
+    "extproc": "the same gate for Envoy: an external processor, and an endpoint picker",
     "reload": "let a running gate take over its kvbudget.toml, and say what changed",
     "engine": "the embedded paged engine: OpenAI API without weights, to try the gate on",
     "ui": "the pages alone: the KV ledger of any model in a browser",
@@ -238,7 +239,8 @@ def _missing(name: str, error: ModuleNotFoundError, *, as_json: bool) -> int:
     missing = (error.name or "").partition(".")[0]
     if missing == "kvbudget":
         raise error
-    how = "pip install 'kvbudget[gate]' (in a checkout: '.[gate]')"
+    extra = "gate,envoy" if name == "extproc" else "gate"
+    how = f"pip install 'kvbudget[{extra}]' (in a checkout: '.[{extra}]')"
     print(f"kvbudget {name} needs {missing}; next: {how}", file=sys.stderr)
     if as_json:
         error_written("missing_library", f"kvbudget {name} needs {missing}", how)

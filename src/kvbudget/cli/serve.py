@@ -8,13 +8,15 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.cli.serving.flags import add_flags
 from kvbudget.cli.serving.settings import budget_given, completed, prefill_tokens, settings_from, settings_of
 from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from collections.abc import Awaitable, Callable
+
     from kvbudget.edge.engine.server import RunningEngine
     from kvbudget.edge.instance import Instance
     from kvbudget.edge.service import GateService, ServiceSettings
@@ -44,13 +46,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
+class Kind(NamedTuple):
+    """What kind of gate runs. `prepare`: what of the settings it cannot use as they are; `start`: a running one, before
+    an engine or while none is found; `told`: its ready line, for people."""
+
+    prepare: "Callable[[ServiceSettings], ServiceSettings]"
+    start: "Callable[[ServiceSettings], Awaitable[GateService]]"
+    told: "Callable[[GateService], str]"
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
-    given = args
+    return run_gate(args, lambda _: HTTP)
+
+
+def run_gate(given: argparse.Namespace, kind_of: "Callable[[argparse.Namespace], Kind]") -> int:
+    """As `run`, of any kind of gate; `kind_of` gets the flags, all of them with a value."""
     _log_to_stderr()
     budget = budget_given(given)
     args = completed(given, budget)
-    settings = settings_of(args, budget)
+    kind = kind_of(args)
+    settings = kind.prepare(settings_of(args, budget))
     from kvbudget.edge.http.memory import keep_freed_memory
 
     _raise_file_limit()
@@ -58,12 +74,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvloop
 
-        return uvloop.run(_serve(args, settings, given))
+        return uvloop.run(_serve(args, settings, given, kind))
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
-        return asyncio.run(_serve(args, settings, given))
+        return asyncio.run(_serve(args, settings, given, kind))
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -87,9 +103,13 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace) -> int:
+async def _start(settings: "ServiceSettings") -> "GateService":
     from kvbudget.edge.service import start_service
 
+    return await start_service(settings)
+
+
+async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace, kind: Kind) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -97,14 +117,14 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
     # A terminal that closes, or an operator's habit, must not end the gate.
     again = asyncio.Event()  # a SIGHUP that came too early
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given, again))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given, again, kind))
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
     try:
         if args.embedded_engine:
             engine = await _start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
             settings = _before_embedded(settings, engine)
-        starting = asyncio.create_task(start_service(settings))
+        starting = asyncio.ensure_future(kind.start(settings))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -113,15 +133,15 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         service = starting.result()
-        service.take_over = lambda: _take_over(service, engine, given)
+        service.take_over = lambda: _take_over(service, engine, given, kind)
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
         # after every 700 allocations, which a request alone makes. Flows break their cycles themselves.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        _tell_ready(service, as_json=args.json)
+        _tell_ready(service, kind, as_json=args.json)
         if again.is_set():
-            _reload(service, engine, given, again)
+            _reload(service, engine, given, again, kind)
         await stop.wait()
         print("draining; once more to stop at once", file=sys.stderr, flush=True)
         drain = asyncio.create_task(service.drain(args.drain_seconds))
@@ -139,7 +159,11 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
 
 
 def _reload(
-    service: "GateService | None", engine: "RunningEngine | None", given: argparse.Namespace, again: asyncio.Event
+    service: "GateService | None",
+    engine: "RunningEngine | None",
+    given: argparse.Namespace,
+    again: asyncio.Event,
+    kind: Kind,
 ) -> None:
     """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing. While the gate
     still starts, `again` keeps it for later."""
@@ -152,7 +176,7 @@ def _reload(
         log.info("SIGHUP: still starting; %s is read again once it has", path)
     else:
         try:
-            changed, later = _take_over(service, engine, given)
+            changed, later = _take_over(service, engine, given, kind)
         except InputError as error:
             log.error("SIGHUP: %s is not taken, the old settings stay: %s", path, error)
             return
@@ -165,14 +189,14 @@ def _reload(
 
 
 def _take_over(
-    service: "GateService", engine: "RunningEngine | None", given: argparse.Namespace
+    service: "GateService", engine: "RunningEngine | None", given: argparse.Namespace, kind: Kind
 ) -> tuple[list[str], list[str]]:
     """(What changed, what needs a restart), by name. Raises InputError, and then nothing changed."""
     from kvbudget.edge.budget.reload import take_over
 
     if getattr(given, "config", None) is None:
         raise BadValueError("started without --config, nothing to reload", fix="start with --config kvbudget.toml")
-    settings = settings_from(given)
+    settings = kind.prepare(settings_from(given))
     if engine is not None:
         settings = _before_embedded(settings, engine)
     return take_over(service, settings)
@@ -202,7 +226,7 @@ def _before_embedded(settings: "ServiceSettings", engine: "RunningEngine") -> "S
     return replace(settings, backend_url=engine.url, gate=gate)
 
 
-def _tell_ready(service: "GateService", *, as_json: bool) -> None:
+def _tell_ready(service: "GateService", kind: Kind, *, as_json: bool) -> None:
     facts, ledger = service.backend.facts, service.gate.ledger
     model = facts.models[0] if facts.models else ""
     ready: dict[str, object] = {
@@ -221,28 +245,36 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         "counter": service.reception.counter.name,
         "instances": [_chosen(instance) for instance in service.instances],
     }
-    if as_json:
-        print(json.dumps(ready), flush=True)
-        return
+    print(json.dumps(ready) if as_json else printable(kind.told(service)), flush=True)
+
+
+def _told_ready(service: "GateService") -> str:
+    facts = service.backend.facts
+    model = facts.models[0] if facts.models else ""
     ask = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
     body = json.dumps({"model": model} | ask if model else ask)
     verb = "is ready" if service.gate.backend_up else "listens"
-    state = (
-        f"pool of {ledger.usable_blocks} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
-        f"at most {ready['max_num_seqs']} sequences, policy {ready['policy']}, counting by {ready['counter']}"
-        if service.gate.backend_up
-        else f"NOT UP YET ({facts.problem}); requests get 503 until it is"
-    )
-    if len(service.instances) > 1:
-        state = "\n  engine: ".join(_told_of(instance) for instance in service.instances)
-    told = (
-        f"kvbudget {verb}: gate {service.url} before {_urls(service)}, admin {service.admin_url}\n"
-        f"  engine: {state}\n"
+    return (
+        f"kvbudget {verb}: gate {service.url} before {urls_of(service)}, admin {service.admin_url}\n"
+        f"  engine: {state_of(service)}\n"
         f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
         f"  look:   curl {service.admin_url}/v1/state\n"
         f"  pages:  {page_of(service.admin_url)} in a browser"
     )
-    print(printable(told), flush=True)
+
+
+def state_of(service: "GateService") -> str:
+    """What is known of the engines; a line for each."""
+    if len(service.instances) > 1:
+        return "\n  engine: ".join(_told_of(instance) for instance in service.instances)
+    gate, ledger = service.gate, service.gate.ledger
+    if not gate.backend_up:
+        return f"NOT UP YET ({service.backend.facts.problem}); requests get 503 until it is"
+    return (
+        f"pool of {ledger.usable_blocks} blocks x {ledger.layout.groups[0].block_size} tokens, context cap "
+        f"{gate.max_context}, at most {gate.config.max_num_seqs} sequences, policy {gate.config.policy.value}, "
+        f"counting by {service.reception.counter.name}"
+    )
 
 
 def page_of(admin_url: str) -> str:
@@ -252,7 +284,8 @@ def page_of(admin_url: str) -> str:
     return f"{admin_url}/"
 
 
-def _urls(service: "GateService") -> str:
+def urls_of(service: "GateService") -> str:
+    """The engines' addresses."""
     return " and ".join([instance.backend.url for instance in service.instances] or [service.backend.url])
 
 
@@ -289,3 +322,6 @@ def _told_of(instance: "Instance") -> str:
         f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
         f"context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
     )
+
+
+HTTP = Kind(lambda settings: settings, _start, _told_ready)

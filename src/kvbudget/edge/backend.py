@@ -11,7 +11,8 @@ import orjson
 from kvbudget.edge.details import Details, details_of
 from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
+from kvbudget.edge.http.upstream import Response, UpstreamError
+from kvbudget.edge.http.way import Way
 from kvbudget.edge.scrape import EngineReading, reading_of
 from kvbudget.engines.readings import EnginePool
 from kvbudget.errors import InputError
@@ -65,14 +66,14 @@ class Backend:
     def __init__(
         self,
         url: str,
-        upstream: Upstream,
+        upstream: Way,
         *,
         interval_s: float = 2.0,
         down_interval_s: float = 0.2,
         name: str = "",
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        self.upstream = upstream
+        self.upstream: Way = upstream
         self.url = url
         self.name = name or url.split("://", 1)[-1].rstrip("/")
         self.last_looked_ns = 0  # when it was last seen to be what it was

@@ -32,6 +32,7 @@ _DONE: Final = RelayOutcome.DONE
 _RESERVED: Final = Held.RESERVED
 _OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
     RelayOutcome.DONE: Outcome.FINISHED,
+    RelayOutcome.UNSEEN: Outcome.FINISHED,
     RelayOutcome.WITHHELD: Outcome.UPSTREAM_REFUSED,
     RelayOutcome.CLIENT_GONE: Outcome.CLIENT_GONE,
     RelayOutcome.UNREACHABLE: Outcome.UPSTREAM_FAILED,

@@ -16,7 +16,8 @@ from kvbudget.edge.access_log import Record
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import Relay, RelayEnd
+from kvbudget.edge.http.upstream import RelayEnd
+from kvbudget.edge.http.way import Relaying
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.tokens.count import Count, TokenIds
@@ -119,7 +120,7 @@ class Flow:
         self.record: Record | None = None  # for the access log, if there is one
         self.token_ids: TokenIds | None = None  # to forward in place of the text, until the engine answers
         self.as_ids = False
-        self.relay: Relay | None = None
+        self.relay: Relaying | None = None
         self.seen_events = 0
         self.unreported_events = 0
         exchange.on_gone = self.on_gone

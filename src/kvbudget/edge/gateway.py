@@ -135,7 +135,7 @@ class Gateway:
             if ask.inexact:
                 exact = flow.exact = False
                 flow.prompt_tokens = sum(prompts)
-        flow.paced = ask.paced and exact and len(prompts) == 1
+        flow.paced = ask.paced and exact and len(prompts) == 1 and not flow.exchange.unseen
         flow.seen_events = flow.unreported_events = -ask.lead_events
         if self.ids_to_forward is not None:
             flow.token_ids = self.ids_to_forward(ask, counted)
@@ -182,7 +182,10 @@ class Gateway:
             flow.record = record_of(flow, ask)
             if self.tracer is not None:
                 self._trace(flow.record, flow.exchange, counted_ns)
-        self.push(event)
+        if flow.exchange.avoid:
+            self.obey(self.fleet.again(event, flow.exchange.avoid, self.now_ns()))
+        else:
+            self.push(event)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
 
@@ -480,8 +483,8 @@ class Gateway:
         self.push(DrainStarted())
 
     def cut_off(self) -> None:
-        """End every flow that is left; its client is told."""
-        for flow in list(self._flows.values()):
+        """End every flow that is left; its client is told. First those that wait: nobody is to get the others' room."""
+        for flow in sorted(self._flows.values(), key=lambda flow: flow.relay is not None):
             if flow.relay is not None:
                 flow.relay.cancel()
             else:

@@ -86,6 +86,7 @@ class GateMetrics(Collector):
 
     def __init__(self, gauges: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
         self.gauges = gauges
+        self.more: Callable[[], Iterable[Metric]] = lambda: ()  # of whatever brings the requests
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.refusals: Counter[str] = Counter({refusal.value: 0 for refusal in Refusal})
         self.shadow_refusals: Counter[str] = Counter()
@@ -105,6 +106,7 @@ class GateMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, gauges first."""
         yield from self.gauges()
+        yield from self.more()
         requests = CounterMetricFamily("kvbudget_requests", "Requests by how they ended.", labels=["outcome"])
         for outcome, count in sorted(self.outcomes.items()):
             requests.add_metric([outcome], count)

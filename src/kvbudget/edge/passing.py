@@ -6,7 +6,8 @@ from typing import Final
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
-from kvbudget.edge.http.upstream import Relay, RelayEnd, RelayOutcome
+from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
+from kvbudget.edge.http.way import Relaying
 
 Unanswered = Callable[[Exchange, bytes, RelayEnd, Backend], None]
 _BEFORE_HEAD: Final = frozenset(
@@ -42,7 +43,7 @@ class PassingBy:
         self._under_way = under_way
         self._over = over
         under_way.add(self)
-        self.relay: Relay | None = None
+        self.relay: Relaying | None = None
         self.relay = backend.upstream.relay(
             exchange,
             method=exchange.method,

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.admin import admin_app
@@ -23,7 +24,7 @@ from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
-from kvbudget.edge.http.server import HttpServer, start_server
+from kvbudget.edge.http.server import start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.instance import Instance
@@ -123,6 +124,20 @@ class ServiceSettings:
         return replace(one, pool_blocks=blocks, block_size=size, layout=layout)
 
 
+class DataPlane(Protocol):
+    """What brings requests to the reception."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+
+    def stop_accepting(self) -> None:
+        """Take no new connection."""
+
+    async def close(self, grace_s: float) -> None:
+        """End what is left after `grace_s`."""
+
+
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
 
@@ -171,7 +186,7 @@ class GateService:
         self.discovery = self._discovery() if settings.sources else None
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self.past = Past(self.gateway, time.monotonic_ns)
-        self._data_plane: HttpServer | None = None
+        self._data_plane: DataPlane | None = None
         self._control_plane: AsgiServer | None = None
         # For the admin port: reads the settings anew. Set by whoever knows where they come from.
         self.take_over: Callable[[], tuple[list[str], list[str]]] | None = None
@@ -215,19 +230,7 @@ class GateService:
             self.gateway.metrics.spans = lambda: (tracer.exporter.exported, tracer.exporter.lost)
             tracer.exporter.open()
         check_port(settings.port)
-        try:
-            self._data_plane = await start_server(
-                self.reception.app,
-                settings.host,
-                settings.port,
-                settings.server_limits,
-                on_error=lambda status, code, message: error_body(message, None, None, code),
-                tls=None if self._tls is None else self._tls.context,
-                trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
-            )
-        except OSError as error:
-            told = f"cannot listen on {settings.host}:{settings.port}: {error}"
-            raise BadValueError(told, fix="choose another --host or --port") from None
+        self._data_plane = await self.open_data_plane()
         self._control_plane = await start_asgi(
             AdminAccess(
                 admin_app(self.reception, time.monotonic_ns, self._reload, self.demand, self.past),
@@ -249,6 +252,23 @@ class GateService:
         self.past.start()
         if self._learned is not None:
             self._learned.keep()
+
+    async def open_data_plane(self) -> DataPlane:
+        """Begin to take requests. Raises BadValueError for an address that cannot be had."""
+        settings = self.settings
+        try:
+            return await start_server(
+                self.reception.app,
+                settings.host,
+                settings.port,
+                settings.server_limits,
+                on_error=lambda status, code, message: error_body(message, None, None, code),
+                tls=None if self._tls is None else self._tls.context,
+                trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
+            )
+        except OSError as error:
+            told = f"cannot listen on {settings.host}:{settings.port}: {error}"
+            raise BadValueError(told, fix="choose another --host or --port") from None
 
     def _reload(self) -> tuple[list[str], list[str]]:
         if self.take_over is None:
@@ -404,6 +424,12 @@ async def start_service(
 ) -> GateService:
     """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
     service = GateService(settings, store)
+    await started(service, look_for_s)
+    return service
+
+
+async def started(service: GateService, look_for_s: float) -> None:
+    """Start what was made, and wait for the backend, at most `look_for_s`."""
     try:
         await service.start()
         began = time.monotonic()
@@ -414,7 +440,6 @@ async def start_service(
     except BaseException:
         await service.close()
         raise
-    return service
 
 
 def _all_up(service: GateService) -> bool:

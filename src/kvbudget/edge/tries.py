@@ -55,7 +55,9 @@ def heard_of(end: RelayEnd) -> Heard:
     """What it tells of the engine's health. Overload is none of that."""
     if end.outcome in _AT_FAULT:
         return Heard.FAILED
-    if end.outcome is RelayOutcome.DONE:
+    if end.outcome in (RelayOutcome.DONE, RelayOutcome.UNSEEN):
+        if end.outcome is RelayOutcome.UNSEEN and end.status is None:
+            return Heard.NOTHING
         return Heard.FAILED if end.status is not None and end.status >= 500 else Heard.WELL
     return Heard.NOTHING
 

@@ -50,8 +50,9 @@ DEFAULTS = {
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of the contract, plus bounds of the edge. What is not given stays out of the namespace: see DEFAULTS."""
+def add_flags(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:
+    """Flags of the contract, plus bounds of the edge. What is not given stays out of the namespace: see DEFAULTS.
+    `without`: those of the edge that another data plane has not."""
     parser.argument_default = argparse.SUPPRESS
     parser.add_argument(
         "--config",
@@ -186,13 +187,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--tls-cert", metavar="FILE", help="speak TLS to clients with this chain (PEM); SIGHUP reads it anew"
     )
     edge.add_argument("--tls-key", metavar="FILE", help="its key, where it is not in the same file")
-    edge.add_argument(
-        "--proxy-protocol",
-        metavar="ADDRESSES",
-        help="balancers, as addresses and networks with commas between, whose connections begin with a PROXY header "
-        "(v1 or v2) that names the client; `unix`: those of a Unix socket (default: none)",
-    )
-    edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
+    if "--proxy-protocol" not in without:
+        edge.add_argument(
+            "--proxy-protocol",
+            metavar="ADDRESSES",
+            help="balancers, as addresses and networks with commas between, whose connections begin with a PROXY "
+            "header (v1 or v2) that names the client; `unix`: those of a Unix socket (default: none)",
+        )
+    if "--port" not in without:
+        edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
     edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
     edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")

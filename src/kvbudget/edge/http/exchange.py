@@ -17,6 +17,7 @@ _JOIN_BYTES: Final = 65536
 _LENGTH: Final = Framing.LENGTH
 _CHUNKED: Final = Framing.CHUNKED
 _EOF: Final = Framing.EOF
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class Answering(Protocol):
@@ -74,6 +75,8 @@ class Exchange:
     complete or the client gone. `gone` turns true when the client left
     before the answer was complete; then `on_gone`, which the app sets, is called exactly once, and every later
     `respond` does nothing. `errors`, which the app may set, is the form of errors that the client understands.
+    `avoid` are upstreams, by name, that whoever brought the request does not allow; `unseen`: the bytes of its answer
+    do not pass here, so that nobody can tell how far it is.
     """
 
     __slots__ = (
@@ -81,6 +84,7 @@ class Exchange:
         "_headers",
         "_keep_alive",
         "_sink",
+        "avoid",
         "body",
         "carrier",
         "errors",
@@ -95,6 +99,7 @@ class Exchange:
         "received_ns",
         "started",
         "target",
+        "unseen",
     )
 
     def __init__(
@@ -119,6 +124,8 @@ class Exchange:
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self.errors: ErrorForm | None = None
+        self.avoid: frozenset[str] = _NOBODY
+        self.unseen = False
         self.started = False  # the head of the answer is on its way
         self._answered = False
         self._keep_alive = head.keep_alive

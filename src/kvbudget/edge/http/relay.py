@@ -35,6 +35,8 @@ class RelayOutcome(enum.Enum):
     """How a relay ended. In the second group nothing was sent to the client: the app still has to respond."""
 
     DONE = "done"
+    UNSEEN = "unseen"
+    """It is over, and well as far as was seen, which is not to the end: another proxy has carried it."""
     CLIENT_GONE = "client_gone"
     BROKEN_MIDWAY = "broken_midway"
     TIMEOUT_MIDWAY = "timeout_midway"

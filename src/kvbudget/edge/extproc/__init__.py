@@ -1,0 +1,1 @@
+"""Envoy as the data plane: the gate as an external processor (ext_proc), and as an endpoint picker."""
