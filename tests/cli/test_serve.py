@@ -410,9 +410,9 @@ def test_a_backend_without_a_scheme_is_told_how_to_write_it(backend: str, capsys
 
 def test_a_sighup_that_comes_while_the_gate_starts_is_kept_for_later() -> None:
     again = asyncio.Event()
-    _reload(None, None, argparse.Namespace(), again)
+    _reload(None, lambda settings: settings, argparse.Namespace(), again)
     assert not again.is_set()  # no file, nothing to read
-    _reload(None, None, argparse.Namespace(config="kvbudget.toml"), again)
+    _reload(None, lambda settings: settings, argparse.Namespace(config="kvbudget.toml"), again)
     assert again.is_set()
 
 

@@ -8,10 +8,12 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kvbudget.cli.serving.flags import add_flags
-from kvbudget.cli.serving.settings import budget_given, completed, prefill_tokens, settings_from, settings_of
+from kvbudget.cli.serving.settings import budget_given, completed, settings_from, settings_of
+from kvbudget.cli.serving.worker import Embedded, Worker, before_embedded
 from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
@@ -45,10 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; 0 when drained, 1 when requests had to be cut off."""
     given = args
-    _log_to_stderr()
+    log_to_stderr()
     budget = budget_given(given)
     args = completed(given, budget)
     settings = settings_of(args, budget)
+    if settings.workers > 1:
+        from kvbudget.cli.serving.parent import serve_with_workers
+
+        _raise_file_limit()
+        return asyncio.run(serve_with_workers(args, settings, given))
+    return serve_alone(args, settings, given)
+
+
+def serve_alone(
+    args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace, worker: Worker | None = None
+) -> int:
+    """Serve with this process; `worker`: its place among several."""
     from kvbudget.edge.http.memory import keep_freed_memory
 
     _raise_file_limit()
@@ -56,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvloop
 
-        return uvloop.run(_serve(args, settings, given))
+        return uvloop.run(_serve(args, settings, given, worker))
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
-        return asyncio.run(_serve(args, settings, given))
+        return asyncio.run(_serve(args, settings, given, worker))
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -71,9 +85,10 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr(who: str = "") -> None:
+    """`who`: which process tells it, where there are several."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_PrintableFormatter(f"%(asctime)s %(levelname)s %(name)s: {who}%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -85,7 +100,9 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace) -> int:
+async def _serve(
+    args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace, worker: Worker | None
+) -> int:
     from kvbudget.edge.service import start_service
 
     loop = asyncio.get_running_loop()
@@ -95,14 +112,24 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
     # A terminal that closes, or an operator's habit, must not end the gate.
     again = asyncio.Event()  # a SIGHUP that came too early
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given, again))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, placed, given, again))
+    if worker is not None:
+        worker.watch(lambda: [event.set() for event in (stop, hurry)])  # type: ignore[func-returns-value]
+
+    def placed(settings: "ServiceSettings") -> "ServiceSettings":
+        """What this process goes by, of what flags and file say."""
+        if worker is not None:
+            return worker.placed(settings)
+        return settings if engine is None else before_embedded(settings, embedded_of(engine))
+
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
     try:
-        if args.embedded_engine:
-            engine = await _start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
-            settings = _before_embedded(settings, engine)
-        starting = asyncio.create_task(start_service(settings))
+        if args.embedded_engine and worker is None:
+            engine = await start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
+        settings = placed(settings)
+        store, number = (None, None) if worker is None else (worker.store(), worker.number)
+        starting = asyncio.create_task(start_service(settings, store=store, worker=number))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -111,17 +138,21 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         service = starting.result()
-        service.take_over = lambda: _take_over(service, engine, given)
+        service.take_over = lambda: _take_over(service, placed, given)
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
         # after every 700 allocations, which a request alone makes. Flows break their cycles themselves.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        _tell_ready(service, as_json=args.json)
+        if worker is not None:
+            worker.ready(_ready(service))
+        else:
+            tell_ready(_ready(service), as_json=args.json)
         if again.is_set():
-            _reload(service, engine, given, again)
+            _reload(service, placed, given, again)
         await stop.wait()
-        print("draining; once more to stop at once", file=sys.stderr, flush=True)
+        if worker is None:
+            print("draining; once more to stop at once", file=sys.stderr, flush=True)
         drain = asyncio.create_task(service.drain(args.drain_seconds))
         hurrying = asyncio.create_task(hurry.wait())
         await asyncio.wait({drain, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +168,10 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
 
 
 def _reload(
-    service: "GateService | None", engine: "RunningEngine | None", given: argparse.Namespace, again: asyncio.Event
+    service: "GateService | None",
+    placed: "Callable[[ServiceSettings], ServiceSettings]",
+    given: argparse.Namespace,
+    again: asyncio.Event,
 ) -> None:
     """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing. While the gate
     still starts, `again` keeps it for later."""
@@ -150,7 +184,7 @@ def _reload(
         log.info("SIGHUP: still starting; %s is read again once it has", path)
     else:
         try:
-            changed, later = _take_over(service, engine, given)
+            changed, later = _take_over(service, placed, given)
         except InputError as error:
             log.error("SIGHUP: %s is not taken, the old settings stay: %s", path, error)
             return
@@ -163,20 +197,17 @@ def _reload(
 
 
 def _take_over(
-    service: "GateService", engine: "RunningEngine | None", given: argparse.Namespace
+    service: "GateService", placed: "Callable[[ServiceSettings], ServiceSettings]", given: argparse.Namespace
 ) -> tuple[list[str], list[str]]:
     """(What changed, what needs a restart), by name. Raises InputError, and then nothing changed."""
     from kvbudget.edge.budget.reload import take_over
 
     if getattr(given, "config", None) is None:
         raise BadValueError("started without --config, nothing to reload", fix="start with --config kvbudget.toml")
-    settings = settings_from(given)
-    if engine is not None:
-        settings = _before_embedded(settings, engine)
-    return take_over(service, settings)
+    return take_over(service, placed(settings_from(given)))
 
 
-async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":
+async def start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":
     """The engine of `make run`: large enough to chat with, small enough to see it fill. What the gate is told of an
     engine's own settings, this one takes."""
     from kvbudget.edge.engine.server import start_engine
@@ -189,21 +220,15 @@ async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> 
     return await start_engine(pool)
 
 
-def _before_embedded(settings: "ServiceSettings", engine: "RunningEngine") -> "ServiceSettings":
-    from dataclasses import replace
-
-    gate = replace(
-        settings.gate,
-        max_num_seqs=engine.settings.max_num_seqs,
-        prefill_tokens_per_step=prefill_tokens(engine.settings.max_num_batched_tokens, engine.settings.max_num_seqs),
-    )
-    return replace(settings, backend_url=engine.url, gate=gate)
+def embedded_of(engine: "RunningEngine") -> Embedded:
+    """What a gate before it goes by."""
+    return Embedded(engine.url, engine.settings.max_num_seqs, engine.settings.max_num_batched_tokens)
 
 
-def _tell_ready(service: "GateService", *, as_json: bool) -> None:
+def _ready(service: "GateService") -> dict[str, object]:
     facts, ledger = service.backend.facts, service.gate.ledger
     model = facts.models[0] if facts.models else ""
-    ready: dict[str, object] = {
+    return {
         "ready": True,
         "gate": service.url,
         "admin": service.admin_url,
@@ -219,26 +244,33 @@ def _tell_ready(service: "GateService", *, as_json: bool) -> None:
         "counter": service.reception.counter.name,
         "instances": [_chosen(instance) for instance in service.instances],
     }
+
+
+def tell_ready(ready: Mapping[str, Any], *, as_json: bool) -> None:
+    """On stdout: to programs as one JSON document, to people with what to try first."""
     if as_json:
         print(json.dumps(ready), flush=True)
         return
+    gate, admin, model, instances = ready["gate"], ready["admin"], ready["model"], ready["instances"]
     ask = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
     body = json.dumps({"model": model} | ask if model else ask)
-    verb = "is ready" if service.gate.backend_up else "listens"
+    verb = "is ready" if ready["backend_up"] else "listens"
     state = (
-        f"pool of {ledger.usable_blocks} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
+        f"pool of {ready['usable_blocks']} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
         f"at most {ready['max_num_seqs']} sequences, policy {ready['policy']}, counting by {ready['counter']}"
-        if service.gate.backend_up
-        else f"NOT UP YET ({facts.problem}); requests get 503 until it is"
+        if ready["backend_up"]
+        else f"NOT UP YET ({ready['problem']}); requests get 503 until it is"
     )
-    if len(service.instances) > 1:
-        state = "\n  engine: ".join(_told_of(instance) for instance in service.instances)
+    if len(instances) > 1:
+        state = "\n  engine: ".join(_told_of(instance) for instance in instances)
+    before = " and ".join(instance["url"] for instance in instances)
+    processes = f"\n  {ready['workers']} worker processes share port and pool" if "workers" in ready else ""
     told = (
-        f"kvbudget {verb}: gate {service.url} before {_urls(service)}, admin {service.admin_url}\n"
+        f"kvbudget {verb}: gate {gate} before {before}, admin {admin}{processes}\n"
         f"  engine: {state}\n"
-        f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  look:   curl {service.admin_url}/v1/state\n"
-        f"  pages:  {page_of(service.admin_url)} in a browser"
+        f"  try it: curl {gate}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
+        f"  look:   curl {admin}/v1/state\n"
+        f"  pages:  {page_of(admin)} in a browser"
     )
     print(printable(told), flush=True)
 
@@ -248,10 +280,6 @@ def page_of(admin_url: str) -> str:
     for every, own in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
         admin_url = admin_url.replace(every, own)
     return f"{admin_url}/"
-
-
-def _urls(service: "GateService") -> str:
-    return " and ".join(instance.backend.url for instance in service.instances)
 
 
 def _chosen(instance: "Instance") -> dict[str, object]:
@@ -274,14 +302,13 @@ def _chosen(instance: "Instance") -> dict[str, object]:
     }
 
 
-def _told_of(instance: "Instance") -> str:
-    chosen = _chosen(instance)
+def _told_of(chosen: Mapping[str, Any]) -> str:
     if not chosen["up"]:
         return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
     name, engine, models = (
         chosen["name"],
         chosen["engine"] or "unknown engine",
-        ", ".join(instance.backend.facts.models),
+        ", ".join(chosen["models"]),
     )
     return (
         f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "

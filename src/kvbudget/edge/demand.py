@@ -46,6 +46,13 @@ FORECAST_GAUGES = {
         "(low, high)."
     ),
 }
+# As `edge.admin.MERGED`.
+FORECAST_MERGED = {
+    "kvbudget_demand_tokens": "max",
+    "kvbudget_forecast_saturation_probability": "max",
+    "kvbudget_forecast_alarm": "max",
+    "kvbudget_forecast_demand_tokens": "max",
+}
 _LABELS = {"kvbudget_forecast_demand_tokens": ["instance", "bound"]}
 
 
@@ -181,7 +188,7 @@ class DemandWatch:
 
     def _demand(self, one: _Watched) -> Demand:
         gate = one.member.gate
-        promised = gate.promised_blocks() * gate.ledger.layout.groups[0].block_size
+        promised = (gate.promised_blocks() + gate.promises.elsewhere_blocks) * gate.ledger.layout.groups[0].block_size
         return Demand(promised, gate.queue.tokens, one.refused)
 
     def _refused_tokens(self, minutes: int) -> dict[str, int]:

@@ -67,7 +67,8 @@ class ServiceSettings:
     file of authorities for https backends. `backend_api_key`: that of the engines, if they ask for one.
     `proxy_protocol`: addresses from which connections begin with a PROXY header. `ledger`: `memory`, or the address of
     the one that all gates before the same engines share, with slices that last `lease_seconds`; `ledger_lost`: what to
-    do when it does not answer for so long: `refuse`, or go by an equal part of the pool (`slice`).
+    do when it does not answer for so long: `refuse`, or go by an equal part of the pool (`slice`). `workers`: processes
+    that serve the port, each with a service of its own.
     """
 
     backend_url: str
@@ -83,6 +84,7 @@ class ServiceSettings:
     max_prompt_logprobs_tokens: int = 0
     host: str = "127.0.0.1"
     port: int = 8800
+    workers: int = 1
     admin_host: str = "127.0.0.1"
     admin_port: int = 8801
     overload_status: int = 429
@@ -119,9 +121,11 @@ class ServiceSettings:
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
 
-    def __init__(self, settings: ServiceSettings, store: BankStore | None = None) -> None:
-        """`store`: the shared ledger, in place of the one that the settings name."""
+    def __init__(self, settings: ServiceSettings, store: BankStore | None = None, worker: int | None = None) -> None:
+        """`store`: the shared ledger, in place of the one that the settings name. `worker`: the number of this process
+        among those that serve the same port."""
         self.settings = settings
+        self.worker = worker
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
         engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
         self.instances = [
@@ -207,6 +211,7 @@ class GateService:
                 on_error=lambda status, code, message: error_body(message, None, None, code),
                 tls=None if self._tls is None else self._tls.context,
                 trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
+                shared=self.worker is not None,
             )
         except OSError as error:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
@@ -227,7 +232,7 @@ class GateService:
         for instance in self.instances:
             instance.start()
         self.demand.start()
-        if self._learned is not None:
+        if self._learned is not None and not self.worker:  # of several, the first writes for all
             self._learned.keep()
 
     def _share(self, store: BankStore, lease_ns: int) -> None:
@@ -348,10 +353,14 @@ class GateService:
 
 
 async def start_service(
-    settings: ServiceSettings, *, look_for_s: float = 10.0, store: BankStore | None = None
+    settings: ServiceSettings,
+    *,
+    look_for_s: float = 10.0,
+    store: BankStore | None = None,
+    worker: int | None = None,
 ) -> GateService:
     """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
-    service = GateService(settings, store)
+    service = GateService(settings, store, worker)
     try:
         await service.start()
         began = time.monotonic()

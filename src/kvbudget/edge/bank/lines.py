@@ -97,7 +97,7 @@ def _row(row: object) -> Line:
     match row:
         case [str(account), int(limit), int(keeps), int(needs), int(wants), int(promised)] if _is_name(account):
             line = Line(account, limit, keeps, needs, wants, promised)
-            if 0 <= min(line[1:]) and max(line[1:]) <= _LARGEST:
+            if min(line[1:]) >= 0 and max(line[1:]) <= _LARGEST:
                 return line
     raise LineError(f"no account: {str(row)[:100]}")
 

@@ -1,0 +1,70 @@
+"""Decides what `/metrics` says of several workers together: one exposition made out of theirs."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from kvbudget.edge.admin import MERGED
+from kvbudget.edge.demand import FORECAST_MERGED
+
+_REDUCE: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"sum": math.fsum, "max": max, "min": min}
+_RULES: Final = {**MERGED, **FORECAST_MERGED}
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+WORKER_METRICS: Final = {
+    "kvbudget_worker_up": "With --workers: 1 while this worker process serves, else 0.",
+    "kvbudget_worker_restarts_total": "With --workers: how often another process took this worker's place.",
+}
+
+
+def merged(expositions: Iterable[str]) -> list[Metric]:
+    """Counters and histograms are summed, gauges by their own rule; families and samples in the order of the first."""
+    families: dict[str, Metric] = {}
+    values: dict[str, dict[_Key, list[float]]] = {}
+    for text in expositions:
+        for family in text_string_to_metric_families(text):
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            found = values.setdefault(family.name, {})
+            for sample in family.samples:
+                found.setdefault((sample.name, tuple(sorted(sample.labels.items()))), []).append(sample.value)
+    for name, family in families.items():
+        rule = _RULES.get(name, "max") if family.type == "gauge" else "sum"
+        family.samples = [
+            Sample(sample_name, dict(labels), _REDUCE[rule](seen))
+            for (sample_name, labels), seen in values[name].items()
+        ]
+    return list(families.values())
+
+
+def worker_families(stands: Iterable[tuple[int, bool, int]]) -> list[Metric]:
+    """`stands`: number, whether it serves, and restarts of each."""
+    up_name, restarts_name = WORKER_METRICS
+    up = GaugeMetricFamily(up_name, WORKER_METRICS[up_name], labels=["worker"])
+    restarts = CounterMetricFamily(
+        restarts_name.removesuffix("_total"), WORKER_METRICS[restarts_name], labels=["worker"]
+    )
+    for number, is_up, count in stands:
+        up.add_metric([str(number)], float(is_up))
+        restarts.add_metric([str(number)], count)
+    return [up, restarts]
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    """As Prometheus reads it."""
+    registry = CollectorRegistry()
+    registry.register(_Given(list(families)))
+    return generate_latest(registry)
+
+
+class _Given(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
