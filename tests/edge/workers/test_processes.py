@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from worker_gate import Gate, gone, serving
 
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
+from worker_gate import Gate, gone, serving
 
 POOL = 64
 Scene = Callable[[Gate, RunningEngine], Awaitable[None]]

@@ -29,6 +29,7 @@ class Worker:
         self.pid = 0
         self.ready: dict[str, Any] | None = None  # what it said when it began to serve
         self.restarts = 0
+        self.pause_s = 0.0  # before the process that is there now, or comes next, was started
         self.code: int | None = None  # how the last process ended
         self.reload = False  # it may have read the settings before they changed
         self.process: asyncio.subprocess.Process | None = None
@@ -101,7 +102,7 @@ class Crew:
             log.error("workers that do not end are killed")
             await self.close()
             return False
-        return all(one.code == 0 for one in self.workers)
+        return not any(one.code for one in self.workers)
 
     async def close(self) -> None:
         """End all hard; may be called in any state."""
@@ -117,7 +118,6 @@ class Crew:
 
     async def _keep(self, worker: Worker) -> None:
         """One place: a process in it, and another one after that."""
-        pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
             began = time.monotonic()
             served = await self._run(worker)
@@ -129,11 +129,12 @@ class Crew:
                     told = f"worker {worker.number} ended ({_how(worker.code)}) before it served"
                     self._failed.set_exception(BadValueError(told, fix="look at what it said above"))
                 return
-            pause_s = FIRST_PAUSE_S if time.monotonic() - began > _WELL_S else min(2 * pause_s, _LONGEST_PAUSE_S)
+            well = time.monotonic() - began > _WELL_S
+            worker.pause_s = min(2 * (0.0 if well else worker.pause_s) or FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             worker.restarts += 1
             log.error("worker %d is dead (%s); another is started", worker.number, _how(worker.code))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), pause_s)
+                await asyncio.wait_for(self._stop.wait(), worker.pause_s)
                 worker.code = 0  # none is there that could cut anything off
 
     async def _run(self, worker: Worker) -> bool:

@@ -7,7 +7,7 @@ _SHOWN_QUEUE: Final = 50
 # Of an instance, as one worker tells of it: what each has for itself. The rest all see alike.
 _SUMMED: Final = ("promised_blocks", "reservations", "sequences", "waiting")
 _ANY: Final = ("draining", "ejected")
-_UNJUDGED: Final = ("healthy", "insufficient_data")
+_RANKS: Final = {"healthy": 1, "insufficient_data": 2}  # all others come before
 
 Document = dict[str, Any]
 
@@ -54,13 +54,12 @@ def instances(each: Sequence[list[Document]]) -> list[Document]:
 
 
 def findings(each: Sequence[tuple[int, Document]]) -> Document:
-    """Of each instance the judgement of one worker: of the first that finds something, else of the first."""
+    """Of each instance the judgement of one worker: of the first that finds something, else that finds nothing."""
     by_name: dict[str, Document] = {}
     for number, document in each:
         for one in document["instances"]:
             known = by_name.get(one["instance"])
-            worse = known is None or (known["verdict"] in _UNJUDGED and one["verdict"] not in _UNJUDGED)
-            if worse:
+            if known is None or _RANKS.get(one["verdict"], 0) < _RANKS.get(known["verdict"], 0):
                 by_name[one["instance"]] = {**one, "worker": number}
     return {**each[0][1], "instances": list(by_name.values())}
 
