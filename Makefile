@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -124,6 +124,9 @@ fuzz: $(DEV_STAMP) ## 100,000 damaged configs through the planner
 bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, routers and LiteLLM (own venvs under .cache), interleaved; then with exact counting
 	$(BIN)/python bench/proxy/run.py --peers $(ARGS)
 	$(BIN)/python bench/proxy/tokenizing.py
+
+bench-workers: compile $(DEV_STAMP) ## one process beside --workers 2 and 4: requests per CPU second, by the clock, ledger calls; ARGS="--plain"
+	$(BIN)/python bench/proxy/workers.py $(ARGS)
 
 bench-soak: $(DEV_STAMP) ## 10^6 requests, then 5,000 streams for 20 minutes: memory stays flat; ARGS="--requests 50000 --minutes 2" for less
 	$(BIN)/python bench/proxy/soak.py $(ARGS)

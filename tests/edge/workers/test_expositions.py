@@ -78,7 +78,8 @@ def test_text_types_and_help_stay_those_of_one() -> None:
 
 
 def test_which_workers_serve_is_told_beside() -> None:
-    text = exposition(worker_families([(0, True, 0), (1, False, 3)])).decode()
+    text = exposition(worker_families([(0, True, 0), (1, False, 3)], 7)).decode()
+    assert "kvbudget_ledger_calls_total 7.0" in text
     assert 'kvbudget_worker_up{worker="0"} 1.0' in text
     assert 'kvbudget_worker_up{worker="1"} 0.0' in text
     assert 'kvbudget_worker_restarts_total{worker="1"} 3.0' in text

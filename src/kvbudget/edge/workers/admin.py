@@ -28,11 +28,15 @@ _SET_BY_HAND: Final = 1000  # of what is told again to a worker that was started
 class WorkersAdmin:
     """`app`: the ASGI application. `tell_again`: to be called when a worker begins to serve."""
 
-    def __init__(self, asking: Asking, check: Callable[[], object]) -> None:
-        """`check`: raises InputError if the settings as they are now could not be taken over."""
+    def __init__(
+        self, asking: Asking, check: Callable[[], object], ledger_calls: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """`check`: raises InputError if the settings as they are now could not be taken over. `ledger_calls`: of the
+        ledger in this process, if it is here."""
         self._asking = asking
         self._crew = asking.crew
         self._check = check
+        self._ledger_calls = ledger_calls
         self._by_hand: dict[str, tuple[str, bytes]] = {}  # what was switched: the last word for each thing
         self.app = Starlette(
             routes=[
@@ -60,9 +64,10 @@ class WorkersAdmin:
     async def _metrics(self, _: Request) -> Response:
         said = [one for one in await self._asking.get("/metrics") if one.status == 200]
         stands = [(one.number, one.is_up, one.restarts) for one in self._crew.workers]
+        own = worker_families(stands, self._ledger_calls())
 
         def together() -> bytes:
-            return exposition([*merged([one.body.decode() for one in said]), *worker_families(stands)])
+            return exposition([*merged([one.body.decode() for one in said]), *own])
 
         return Response(await asyncio.to_thread(together), media_type=CONTENT_TYPE_LATEST)
 

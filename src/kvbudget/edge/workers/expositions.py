@@ -20,6 +20,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 WORKER_METRICS: Final = {
     "kvbudget_worker_up": "With --workers: 1 while this worker process serves, else 0.",
     "kvbudget_worker_restarts_total": "With --workers: how often another process took this worker's place.",
+    "kvbudget_ledger_calls_total": "With --workers and their own ledger: how often a worker called it.",
 }
 
 
@@ -42,9 +43,9 @@ def merged(expositions: Iterable[str]) -> list[Metric]:
     return list(families.values())
 
 
-def worker_families(stands: Iterable[tuple[int, bool, int]]) -> list[Metric]:
-    """`stands`: number, whether it serves, and restarts of each."""
-    up_name, restarts_name = WORKER_METRICS
+def worker_families(stands: Iterable[tuple[int, bool, int]], ledger_calls: int | None = None) -> list[Metric]:
+    """`stands`: number, whether it serves, and restarts of each. `ledger_calls`: None where the ledger is elsewhere."""
+    up_name, restarts_name, calls_name = WORKER_METRICS
     up = GaugeMetricFamily(up_name, WORKER_METRICS[up_name], labels=["worker"])
     restarts = CounterMetricFamily(
         restarts_name.removesuffix("_total"), WORKER_METRICS[restarts_name], labels=["worker"]
@@ -52,7 +53,9 @@ def worker_families(stands: Iterable[tuple[int, bool, int]]) -> list[Metric]:
     for number, is_up, count in stands:
         up.add_metric([str(number)], float(is_up))
         restarts.add_metric([str(number)], count)
-    return [up, restarts]
+    if ledger_calls is None:
+        return [up, restarts]
+    return [up, restarts, CounterMetricFamily(calls_name.removesuffix("_total"), WORKER_METRICS[calls_name], ledger_calls)]
 
 
 def exposition(families: Iterable[Metric]) -> bytes:
