@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -27,13 +27,17 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[gate,report,mistral]' --group dev
+	$(PIP) install -e '.[gate,report,mistral,redis]' --group dev
 	-@$(BIN)/python -m compileall -q src
 	@touch $@ $(RUN_STAMP)
 
 # A real Prometheus for the tests of dashboards and rules: they fail without it. KVBUDGET_PROMETHEUS names another folder.
 prometheus:
 	@scripts/install_prometheus.sh .cache/prometheus
+
+# A real redis-server for the tests of the shared ledger: they fail without it. KVBUDGET_REDIS names another folder.
+redis:
+	@scripts/install_redis.sh .cache/redis
 
 run: $(RUN_STAMP) ## the gate on :8800 before the embedded engine; BACKEND=http://host:8000 for a real one, ARGS="--port 9000" for more flags
 	@exec $(BIN)/kvbudget serve $(if $(BACKEND),--backend $(BACKEND),--embedded-engine) $(ARGS)
@@ -66,7 +70,7 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
-test: lint types floors prometheus ## lint, types, floors and every test that needs no GPU
+test: lint types floors prometheus redis ## lint, types, floors and every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
 

@@ -12,11 +12,14 @@ import httpx
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
+from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.terms import BLOCKS, Answer, Call
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.tenants import TenantLimits
+from kvbudget.units import Blocks, Tokens
 
 POOL = 64
 
@@ -46,6 +49,7 @@ class Store:
         self.ledger = ledger
         self.woken: Callable[[str, str], None] = lambda pool, branch: None
         self.away = False
+        self.address = "here"
 
     async def start(self) -> None:
         pass
@@ -53,16 +57,20 @@ class Store:
     async def close(self) -> None:
         pass
 
+    def of(self, pool: str) -> Ledger:
+        return self.ledger
+
     async def call(self, pool: str, call: Call) -> Answer | None:
         await asyncio.sleep(0)
-        if self.ledger.hold is not None:
-            await self.ledger.hold.wait()
-        if self.ledger.away or self.away:
+        ledger = self.of(pool)
+        if ledger.hold is not None:
+            await ledger.hold.wait()
+        if ledger.away or self.away:
             raise LedgerError("the ledger is away")
-        self.ledger.calls += 1
-        answer, woken = self.ledger.bank.call(call, self.ledger.now_ms())
+        ledger.calls += 1
+        answer, woken = ledger.bank.call(call, ledger.now_ms())
         for branch in woken:
-            for store in self.ledger.stores:
+            for store in ledger.stores:
                 store.woken(pool, branch)
         return answer
 
@@ -200,3 +208,159 @@ def test_a_ledger_that_does_not_answer_for_a_lease_means_503_and_then_all_is_wel
         await running
 
     play(scene, lease_seconds=1.0)
+
+
+def test_what_a_gate_has_is_told_to_the_others_and_falls_to_nothing_when_all_are_idle() -> None:
+    async def metric(stand: Stand, gate: int, name: str) -> float:
+        async with httpx.AsyncClient(base_url=stand.gates[gate].admin_url) as admin:
+            text = (await admin.get("/metrics")).text
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+    async def scene(stand: Stand) -> None:
+        running = asyncio.create_task(stand.chat(0, max_tokens=700))
+        await stand.until(lambda: stand.gates[1].gate.promises.elsewhere_blocks == 44)
+        assert await metric(stand, 1, "kvbudget_ledger_reserved_blocks") == 44
+        assert await metric(stand, 0, "kvbudget_ledger_reserved_blocks") == 44
+        assert await metric(stand, 1, "kvbudget_pool_blocks") == POOL
+        assert stand.gates[1].gateway.fleet.members[0].elsewhere_blocks == 0  # ours, not a stranger's
+        await running
+        await stand.until(lambda: stand.gates[1].gate.promises.elsewhere_blocks == 0)
+        assert await metric(stand, 0, "kvbudget_ledger_reserved_blocks") == 0
+
+    play(scene)
+
+
+def test_one_who_was_out_of_touch_for_a_lease_ends_the_youngest_of_what_was_given_away() -> None:
+    async def scene(stand: Stand) -> None:
+        old = asyncio.create_task(stand.chat(0, max_tokens=300))
+        await stand.until(lambda: stand.promised()[0] == 19)
+        young = asyncio.create_task(stand.chat(0, max_tokens=350))
+        await stand.until(lambda: stand.promised()[0] == 41)
+        stand.ledger.stores[0].away = True  # only this one's way is cut
+        await stand.until(lambda: stand.gates[0].gate.ledger_lost or stand.ledger.bank.granted(BLOCKS) < 41)
+        taken = asyncio.create_task(stand.chat(1, max_tokens=600))
+        await stand.until(lambda: stand.promised()[1] == 38)
+        stand.ledger.stores[0].away = False
+        broken = await young
+        assert broken.status_code == 503
+        assert stand.gates[0].gateway.metrics.outcomes["lease_lost"] == 1
+        assert (await old).status_code == (await taken).status_code == 200
+
+    play(scene, lease_seconds=1.0, step_s=0.015)
+
+
+def test_a_gate_that_may_go_on_alone_goes_by_an_equal_part_and_ends_nothing_afterwards() -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.until(lambda: all(lending.replica.branch.branches == 2 for gate in stand.gates
+                                      for lending in gate.gateway.lendings))  # fmt: skip
+        stand.ledger.away = True
+        await stand.until(lambda: stand.gates[0].gate.ledger.slice_blocks == POOL // 2)
+        assert (await stand.chat(0, max_tokens=450)).status_code == 200
+        stand.ledger.away = False
+        await stand.until(lambda: stand.gates[0].gate.ledger.slice_blocks != POOL // 2)
+        assert (await stand.chat(0, max_tokens=900)).status_code == 200
+        assert stand.gates[0].gateway.metrics.outcomes["lease_lost"] == 0
+
+    play(scene, lease_seconds=1.0, ledger_lost="slice")
+
+
+def test_who_is_held_for_the_ledger_and_leaves_is_forgotten_and_who_stays_is_answered_when_the_gate_closes() -> None:
+    async def scene(stand: Stand) -> None:
+        assert (await stand.chat(0)).status_code == 200
+        lending = stand.gates[0].gateway.lendings[0]
+        await stand.until(lambda: not lending.replica.is_calling)
+        stand.ledger.hold = asyncio.Event()
+        leaver = asyncio.create_task(stand.chat(0, max_tokens=700))
+        await stand.until(lambda: lending.is_waiting)
+        stayer = asyncio.create_task(stand.chat(0, max_tokens=800))
+        await stand.until(lambda: len(lending._next) == 1)
+        leaver.cancel()
+        await stand.until(lambda: stand.gates[0].gateway.metrics.outcomes["withdrawn"] == 1)
+        stand.ledger.hold.set()
+        assert (await stayer).status_code == 200
+        await stand.until(lambda: not lending.replica.is_calling)
+        stand.ledger.hold = asyncio.Event()
+        last = asyncio.create_task(stand.chat(0, max_tokens=800))
+        await stand.until(lambda: lending.is_waiting)
+        closing = asyncio.create_task(stand.gates[0].close())
+        assert (await last).status_code == 503
+        stand.ledger.hold.set()
+        await closing
+
+    play(scene)
+
+
+def test_a_drain_waits_for_who_is_held() -> None:
+    async def scene(stand: Stand) -> None:
+        lending = stand.gates[0].gateway.lendings[0]
+        await stand.until(lambda: not lending.replica.is_calling)
+        stand.ledger.hold = asyncio.Event()
+        held = asyncio.create_task(stand.chat(0, max_tokens=700))
+        await stand.until(lambda: lending.is_waiting)
+        drained = asyncio.create_task(stand.gates[0].drain(10.0))
+        await asyncio.sleep(0.1)
+        assert not drained.done()
+        stand.ledger.hold.set()
+        assert (await held).status_code == 503  # it was not let in before
+        assert await drained
+
+    play(scene)
+
+
+def test_a_tenant_s_limits_are_of_all_gates() -> None:
+    limits = {"tenants": {"a": TenantLimits(max_blocks=Blocks(30), tokens_per_minute=Tokens(100_000))}}
+
+    async def scene(stand: Stand) -> None:
+        mine = {"x-kvbudget-tenant": "a"}
+        ask = {"model": "embedded", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
+        first = asyncio.create_task(stand.clients[0].post("/v1/completions", json=ask, headers=mine))
+        await stand.until(lambda: stand.gates[1].gate.fairness.limits._elsewhere.get("a") == 26)  # type: ignore[union-attr]
+        second = asyncio.create_task(stand.clients[1].post("/v1/completions", json=ask, headers=mine))
+        await stand.until(lambda: len(stand.gates[1].gate.queue) == 1)
+        assert (await stand.chat(1, max_tokens=300)).status_code == 200  # others go by
+        answers = await asyncio.gather(first, second)
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert int(answers[1].headers["x-kvbudget-queue-ms"]) > 50
+        limits = stand.gates[1].gate.fairness.limits
+        assert limits is not None
+        assert limits.tokens_left("a", time.monotonic_ns())[0] == 50_000  # type: ignore[index]
+
+    play(scene, config=limits)
+
+
+def test_two_engines_behind_two_gates_are_two_pools() -> None:
+    async def run() -> None:
+        ledgers = {name: Ledger() for name in ("a", "b")}
+
+        class Both(Store):
+            def of(self, pool: str) -> Ledger:
+                return ledgers[pool]
+
+        pool = EngineSettings(num_blocks=POOL + 1, block_size=16, max_model_len=1024, step_cost_s=0.002)
+        engines = [await start_engine(pool) for _ in range(2)]
+        instances = tuple(InstanceSettings(engine.url, name) for engine, name in zip(engines, "ab", strict=True))
+        settings = ServiceSettings(
+            "", instances=instances, port=0, admin_port=0,
+            gate=GateConfig(policy=Policy.WORST_CASE, abort_tail_ns=0, queue_tokens=Tokens(10**6)),
+        )  # fmt: skip
+        services = []
+        for _ in range(2):
+            store = Both(ledgers["a"])
+            services.append(await start_service(settings, store=store))
+            for ledger in ledgers.values():
+                ledger.stores.append(store)
+        async with httpx.AsyncClient(timeout=30) as client:
+            ask = {"model": "embedded", "prompt": "hi", "ignore_eos": True}
+            answers = await asyncio.gather(
+                *[client.post(f"{services[n % 2].url}/v1/completions", json={**ask, "max_tokens": 20 + 31 * n % 700})
+                  for n in range(40)]
+            )  # fmt: skip
+        assert {answer.status_code for answer in answers} == {200}
+        for service in services:
+            await service.close()
+        for engine in engines:
+            await engine.close()
+        assert [ledger.bank.granted(BLOCKS) for ledger in ledgers.values()] == [0, 0]
+        assert min(ledger.calls for ledger in ledgers.values()) > 4
+
+    asyncio.run(run())

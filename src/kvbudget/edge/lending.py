@@ -48,9 +48,11 @@ class Lending:
         now_ns: Callable[[], int],
         *,
         alone_if_lost: bool = False,
+        tells_tenants: bool = True,
     ) -> None:
-        """`alone_if_lost`: go by an equal part of the pool while the ledger does not answer, rather than refuse."""
-        self.replica = Replica(member.gate, branch, now_ns())
+        """`alone_if_lost`: go by an equal part of the pool while the ledger does not answer, rather than refuse.
+        `tells_tenants`: see `Replica`."""
+        self.replica = Replica(member.gate, branch, now_ns(), tells_tenants=tells_tenants)
         self.calls = 0
         self._member = member
         self._store = store

@@ -17,7 +17,7 @@ from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
 from kvbudget.edge.backend import Backend, EngineFacts
-from kvbudget.edge.bank.store import BankStore
+from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.gateway import Gateway
@@ -165,7 +165,7 @@ class GateService:
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         lease_ns = int(settings.lease_seconds * 1e9)
         if store is None and settings.ledger != "memory":
-            store = store_from_url(settings.ledger, lease_ns=lease_ns)
+            store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
         self._store = store
         if self._store is not None:
             self._share(self._store, lease_ns)
@@ -226,7 +226,11 @@ class GateService:
             settings.admin_port,
         )
         if self._store is not None:
-            await self._store.start()
+            try:
+                await self._store.start()
+            except LedgerError as error:  # it goes on trying; who comes meanwhile waits, and then gets 503
+                log.error("%s", error)
+                self.gateway.ledger_failed()
         for lending in self.gateway.lendings:
             lending.start()
         for instance in self.instances:
@@ -241,7 +245,13 @@ class GateService:
         alone = self.settings.ledger_lost == "slice"
         self.gateway.lendings = [
             Lending(
-                instance.member, store, Branch(life, lease_ns), self.gateway, time.monotonic_ns, alone_if_lost=alone
+                instance.member,
+                store,
+                Branch(life, lease_ns),
+                self.gateway,
+                time.monotonic_ns,
+                alone_if_lost=alone,
+                tells_tenants=instance is self.instances[0],
             )
             for instance in self.instances
         ]

@@ -3,6 +3,7 @@
 NamedTuples, because a gate makes several of them per request and a frozen dataclass costs four times as much to make.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.gate.refusals import Outcome
@@ -115,13 +116,19 @@ class CapacityChanged(NamedTuple):
 
 class SliceChanged(NamedTuple):
     """Several gates promise out of the same pool: this one may promise so many blocks and sequences until `until_ns`,
-    and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised."""
+    and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised.
+    `yields_to`: nobody of this class, or less urgent, is let in: one at another gate has waited much longer.
+    `tenants_elsewhere`: blocks that the others have reserved for tenants whose blocks are limited; None: not told.
+    `gates`: how many there are, with this one."""
 
     blocks: Blocks
     sequences: int
     until_ns: int
     elsewhere: Blocks
     sequences_elsewhere: int = 0
+    yields_to: int | None = None
+    tenants_elsewhere: Mapping[str, int] | None = None
+    gates: int = 1
 
 
 class BackendChanged(NamedTuple):

@@ -145,8 +145,8 @@ class Fairness:
                 self.turns.moved(tenant)
 
     def pool_changed(self) -> None:
-        """The pool has another size, or our slice of it."""
-        self.shares.capacity_blocks = max(1, self._ledger.capacity_blocks)
+        """The pool has another size."""
+        self.shares.capacity_blocks = max(1, self._ledger.pool_blocks)
 
     # Decisions
 

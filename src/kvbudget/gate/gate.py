@@ -158,7 +158,6 @@ class Gate:
             self.ledger_lost = True
             promises = self.promises
             promises.slice_changed(Blocks(0), 0, promises.elsewhere_blocks, promises.elsewhere_sequences)
-            self.fairness.pool_changed()
         return now_ns
 
     @property
@@ -207,6 +206,16 @@ class Gate:
     def free_blocks(self) -> Blocks:
         """Blocks that are not promised."""
         return self.promises.free_blocks(self._now_ns)
+
+    def slice_at(self, now_ns: int) -> tuple[int, int]:
+        """(blocks, sequences) that may be promised of a pool that several gates share, at a time not before the last
+        event."""
+        return self.promises.slice if now_ns < self._slice_until_ns and not self.ledger_lost else (0, 0)
+
+    def lower_slice(self, blocks: Blocks, sequences: int) -> None:
+        """At most so much of it may be promised from now on: the rest is about to be given back. Nobody gets in by
+        that, so nobody is looked at."""
+        self.promises.lower_slice(blocks, sequences, self._now_ns)
 
     def first_waiting(self) -> Waiting | None:
         """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
@@ -382,8 +391,12 @@ class Gate:
     def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
-        more = self.promises.slice_changed(event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere)
-        self.fairness.pool_changed()
+        more = self.promises.slice_changed(
+            event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere, event.yields_to
+        )
+        limits = self.fairness.limits
+        if limits is not None and event.tenants_elsewhere is not None:
+            more = limits.shared(event.tenants_elsewhere, event.gates) or more
         return self._tick(_TICK, now_ns, look=more and bool(self.queue))
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:

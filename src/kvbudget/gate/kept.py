@@ -38,6 +38,13 @@ class Kept:
         """Blocks that are enough at every moment, with `z` standard deviations."""
         return max(self.blocks) + z * sqrt(self.variance)
 
+    def less(self, blocks: float) -> "Kept":
+        """What is left of it if so many are free elsewhere."""
+        rest = Kept()
+        rest.blocks = [max(0.0, kept - blocks) for kept in self.blocks]
+        rest.variance, rest.slots = self.variance, self.slots
+        return rest
+
     def __add__(self, other: "Kept") -> "Kept":
         total = Kept()
         total.blocks = [a + b for a, b in zip(self.blocks, other.blocks, strict=True)]

@@ -42,7 +42,11 @@ class Bucket:
 
 
 class Limits:
-    """What tenants with limits of their own have left."""
+    """What tenants with limits of their own have left.
+
+    Where several gates share the pools, blocks that the others have reserved for a tenant count as well, by their last
+    word, and each gate has an equal part of a tenant's tokens.
+    """
 
     def __init__(self, tenants: Mapping[str, TenantLimits]) -> None:
         self._tenants = tenants
@@ -50,6 +54,9 @@ class Limits:
         self._taken: dict[str, tuple[Bucket, int]] = {}  # by request
         self._blocks: dict[str, int] = {}  # reserved, by tenant
         self._held: dict[str, tuple[str, int]] = {}  # by request
+        self._elsewhere: Mapping[str, int] = {}  # blocks reserved at other gates, by tenant
+        self._gates = 1
+        self.changes = 0  # rises with what is told of blocks
 
     def configure(self, tenants: Mapping[str, TenantLimits]) -> None:
         """Other limits hold from now on; what was taken of this minute's tokens stays taken."""
@@ -59,7 +66,24 @@ class Limits:
             if per_minute is None:
                 del self._buckets[tenant]
             else:
-                bucket.per_minute = per_minute
+                bucket.per_minute = self._part_of(per_minute)
+
+    def shared(self, elsewhere: Mapping[str, int], gates: int) -> bool:
+        """What other gates have reserved, by tenant, and how many there are with this one; whether a tenant may have
+        more than before."""
+        more = any(blocks > elsewhere.get(tenant, 0) for tenant, blocks in self._elsewhere.items())
+        self._elsewhere = elsewhere
+        if gates != self._gates:
+            self._gates = gates
+            self.configure(self._tenants)
+        return more
+
+    def reserved_by_tenant(self) -> Mapping[str, int]:
+        """Blocks of those whose blocks are limited."""
+        return self._blocks
+
+    def _part_of(self, per_minute: int) -> int:
+        return max(1, per_minute // self._gates)
 
     def blocks_of(self, tenant: str) -> int:
         """Blocks that it has reserved, if they are limited."""
@@ -98,11 +122,12 @@ class Limits:
     def has_blocks(self, tenant: str, peak_blocks: int) -> bool:
         """Whether it may reserve so many more now."""
         most = limits_of(tenant, self._tenants).max_blocks
-        return most is None or self._blocks.get(tenant, 0) + peak_blocks <= most
+        return most is None or self._blocks.get(tenant, 0) + self._elsewhere.get(tenant, 0) + peak_blocks <= most
 
     def reserved(self, request_id: str, tenant: str, peak_blocks: int) -> None:
         """It was forwarded."""
         if limits_of(tenant, self._tenants).max_blocks is not None:
+            self.changes += 1
             self._blocks[tenant] = self._blocks.get(tenant, 0) + peak_blocks
             self._held[request_id] = (tenant, peak_blocks)
 
@@ -116,6 +141,7 @@ class Limits:
         """Its blocks are back."""
         tenant, blocks = self._held.pop(request_id, ("", 0))
         if blocks:
+            self.changes += 1
             self._blocks[tenant] -= blocks
             if not self._blocks[tenant]:
                 del self._blocks[tenant]
@@ -126,7 +152,7 @@ class Limits:
             per_minute = limits_of(tenant, self._tenants).tokens_per_minute
             if per_minute is None:
                 return None
-            bucket = self._buckets[tenant] = Bucket(per_minute, now_ns)
+            bucket = self._buckets[tenant] = Bucket(self._part_of(per_minute), now_ns)
             if len(self._buckets) > MOST_BUCKETS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(tenant)

@@ -54,6 +54,7 @@ class Promises:
         self.elsewhere_blocks = Blocks(0)  # promised by other gates before the same pool (`gate.bank`)
         self.elsewhere_sequences = 0
         self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
+        self._yields_to: int | None = None  # nobody of this class, or less urgent, is let in
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
         self._daring = _NOBODY  # who was found to fit with less caution, and what it is expected to hold
@@ -81,7 +82,9 @@ class Promises:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
-        slots = 0 if kept is None else int(kept.slots)
+        if self._yields_to is not None and event.priority >= self._yields_to:
+            return None
+        slots = 0 if kept is None else max(0, int(kept.slots) - self._outside_sequences)
         if self._ledger.sequences + footprint.total_sequences + slots > self._places:
             return None
         if not event.prefix:
@@ -96,6 +99,21 @@ class Promises:
     def _places(self) -> int:
         most, ours = self._config.max_num_seqs, self._slice_sequences
         return most if ours is None else min(most, ours)
+
+    @property
+    def _outside_sequences(self) -> int:
+        """Free places beyond ours: what is kept for others may be there as well."""
+        return max(0, self._config.max_num_seqs - self.elsewhere_sequences - self._places)
+
+    @property
+    def _outside_blocks(self) -> int:
+        """The same of blocks."""
+        return max(0, self._ledger.pool_blocks - self.elsewhere_blocks - self._ledger.capacity_blocks)
+
+    @property
+    def slice(self) -> tuple[int, int]:
+        """(blocks, sequences) that are ours to promise."""
+        return self._ledger.capacity_blocks, self._places
 
     def needed_of_pool(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
         """What all promises of this gate would need with this one, if the pool were its slice but for what others have
@@ -140,14 +158,16 @@ class Promises:
         # Who would be alone goes all the same: the engine itself makes it wait, and nothing of ours could. Of a pool
         # that several share the bank has taken it off already.
         taken = self.taken_blocks if len(ledger) and ledger.slice_blocks is None else 0
-        others = taken if kept is None else taken + int(kept.most(SPREAD))
+        outside = self._outside_blocks
+        others = taken if kept is None else taken + max(0, int(kept.most(SPREAD)) - outside)
         if self.by_lengths:
             sum_of_peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
             if sum_of_peaks + others <= ledger.capacity_blocks:
                 return sum_of_peaks
             trusted = kept is None and self._fairness.trusts(event, now_ns)
             dares = booked or trusted
-            coming = 0 if dares else self._returns.kept_blocks(ledger.capacity_blocks, now_ns)
+            coming = 0 if dares else max(0, self._returns.kept_blocks(ledger.pool_blocks, now_ns) - outside)
+            kept = kept if kept is None or not outside else kept.less(outside)
             by_lengths = self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept)
             if by_lengths is None and dares:
                 return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
@@ -262,16 +282,34 @@ class Promises:
         self._told_free = None
         return blocks < before
 
-    def slice_changed(self, blocks: Blocks, sequences: int, elsewhere: Blocks, elsewhere_sequences: int) -> bool:
+    def slice_changed(
+        self,
+        blocks: Blocks,
+        sequences: int,
+        elsewhere: Blocks,
+        elsewhere_sequences: int,
+        yields_to: int | None = None,
+    ) -> bool:
         """Of a pool that several share, so much is ours; whether that is more than before."""
         ledger = self._ledger
         more = blocks > (ledger.slice_blocks or 0) or sequences > (self._slice_sequences or 0)
+        more = more or (yields_to is None and self._yields_to is not None)
+        self._yields_to = yields_to
         self._slice_sequences, self.elsewhere_blocks = sequences, elsewhere
         self.elsewhere_sequences = elsewhere_sequences
         if blocks != ledger.slice_blocks:
             ledger.allow(blocks)
         self._told_free = None
         return more
+
+    def lower_slice(self, blocks: Blocks, sequences: int, now_ns: int) -> None:
+        """At most so much of it is ours from now on. What our promises need by now has to go on being enough."""
+        promised, ledger = self.blocks(now_ns), self._ledger
+        if not self.by_lengths:
+            self._shown = promised
+        self._slice_sequences = min(sequences, self._places)
+        if blocks < ledger.capacity_blocks:
+            ledger.allow(blocks)
 
     def pool_changed(self, *, still_holds: bool) -> None:
         """The pool was told anew. `still_holds`: with the layout that it had, and no fewer blocks."""

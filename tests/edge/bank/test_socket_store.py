@@ -160,7 +160,7 @@ def test_who_is_not_expected_is_not_listened_to(tmp_path: Path) -> None:
         b'[0, "pool", "a", 1, 5000, [["blocks", 1e3, 0, 0, 0, 0]], 0, 0, false]\n',
         b'[0, "", "a", 1, 5000, [], 0, 0, false]\n',
         b'[0, "pool", "a", 0, 5000, [], 0, 0, false]\n',
-        b"x" * 70_000,
+        b"x" * 300_000,
     ],
 )
 def test_a_connection_that_says_something_else_is_closed_and_changes_nothing(tmp_path: Path, line: bytes) -> None:
@@ -201,8 +201,13 @@ def test_every_line_is_read_as_it_was_written() -> None:
     call = Call("a", 3, 5000, (Line(BLOCKS, 9, 1, 2, 3, 4),), -1, 7, leaves=True)
     assert asked_in(asked_line(Asked(4, "http://engine", call))) == Asked(4, "http://engine", call)
     answer = Answer(3, True, False, True, 2, {BLOCKS: Slice(4, 5)})
-    for told in (Told(1, answer), Told(2, None), Told(-1, None, "pool", "branch")):
+    for told in (
+        Told(1, answer),
+        Told(0, answer._replace(yields_to=-3)),
+        Told(2, None),
+        Told(-1, None, "pool", "branch"),
+    ):
         assert told_in(told_line(told)) == told
-    for line in (b"1", b"[-1]", b'[1, 2, true, true, true, 2, {"blocks": [1]}]', b"[1, 2]"):
+    for line in (b"1", b"[-1]", b'[1, 2, true, true, true, 2, {"blocks": [1]}, null]', b"[1, 2]"):
         with pytest.raises(LineError):
             told_in(line)

@@ -70,9 +70,7 @@ class _Parent:
             served=self._served,
         )
         self._asking = Asking(self._crew, folder)
-        self._admin = WorkersAdmin(
-            self._asking, self._check, lambda: None if self._bank is None else self._bank.calls
-        )
+        self._admin = WorkersAdmin(self._asking, self._check, lambda: None if self._bank is None else self._bank.calls)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> int:

@@ -1,1 +1,1 @@
-"""The ledger that several gates share: where it lives, and how it is asked."""
+"""Where the bank of a shared pool is kept: in this process, or in a Valkey or Redis that several gates share."""

@@ -6,9 +6,9 @@ import orjson
 
 from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
 
-LONGEST_LINE: Final = 64 * 1024
+LONGEST_LINE: Final = 256 * 1024
 WOKEN: Final = -1  # in place of the number of a question: nobody asked
-_MOST_LINES: Final = 64  # accounts of one pool
+_MOST_LINES: Final = 256  # accounts of one pool
 _LONGEST_NAME: Final = 1024
 _LARGEST: Final = 1 << 53
 
@@ -50,7 +50,7 @@ def told_line(told: Told) -> bytes:
     if answer is None:
         return _line([told.number])
     slices = {account: (one.granted, one.elsewhere) for account, one in answer.slices.items()}
-    figures = [answer.number, answer.known, answer.short, answer.settling, answer.branches, slices]
+    figures = [answer.number, answer.known, answer.short, answer.settling, answer.branches, slices, answer.yields_to]
     return _line([told.number, *figures])
 
 
@@ -73,12 +73,13 @@ def told_in(line: bytes) -> Told:
             return Told(WOKEN, None, pool, branch)
         case [int(number)] if number >= 0:
             return Told(number, None)
-        case [int(number), int(count), bool(known), bool(short), bool(settling), int(branches), dict(slices)]:
+        case [int(number), int(count), bool(known), bool(short), bool(settling), int(branches), dict(slices),
+              int() | None as yields_to]:  # fmt: skip
             try:
                 found = {account: Slice(int(granted), int(away)) for account, (granted, away) in slices.items()}
             except (TypeError, ValueError) as error:
                 raise LineError(f"no answer: {line[:100]!r}") from error
-            return Told(number, Answer(count, known, short, settling, branches, found))
+            return Told(number, Answer(count, known, short, settling, branches, found, yields_to))
     raise LineError(f"no answer: {line[:100]!r}")
 
 

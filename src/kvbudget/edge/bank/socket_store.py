@@ -2,11 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from typing import Final, cast
 
 from kvbudget.edge.bank.lines import LONGEST_LINE, WOKEN, Asked, LineError, Told, asked_line, told_in
-from kvbudget.edge.bank.store import LedgerError
+from kvbudget.edge.bank.store import LedgerError, Woken, not_heeded
 from kvbudget.gate.bank.terms import Answer, Call
 
 _ANSWER_S: Final = 1.0
@@ -17,19 +16,21 @@ class SocketStore:
     """The store at the Unix socket `path`; connects anew whenever it is asked and there is no connection."""
 
     def __init__(self, path: str, *, answer_s: float = _ANSWER_S) -> None:
-        self.woken: Callable[[str, str], None] = lambda pool, branch: None
+        self.woken: Woken = not_heeded
         self._path = path
         self._answer_s = answer_s
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
 
+    @property
+    def address(self) -> str:
+        """For people."""
+        return f"unix:{self._path}"
+
     async def start(self) -> None:
-        """Connect, as far as that can be done now."""
-        try:
-            await self._linked()
-        except (LedgerError, TimeoutError):
-            pass
+        """Connect. Raises LedgerError; the next call tries again."""
+        await self._linked()
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         """The bank's answer; None: the call was out of date. Raises LedgerError."""

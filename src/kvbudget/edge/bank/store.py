@@ -1,26 +1,46 @@
-"""How a gate asks the ledger that it shares with others, wherever that lives."""
+"""Decides what a gate may expect of whoever keeps the bank: an answer, or an error that says what to do."""
 
 from collections.abc import Callable
 from typing import Protocol
 
+from kvbudget.errors import KvbudgetError
 from kvbudget.gate.bank.terms import Answer, Call
 
+# (pool, branch): the bank says that this branch should call soon. A hint: it may be lost, or come too often.
+Woken = Callable[[str, str], None]
 
-class LedgerError(Exception):
-    """The ledger cannot be reached, did not answer in time, or refused."""
+
+class LedgerError(KvbudgetError):
+    """The shared ledger was not reached, gave no answer in time, or refused.
+
+    The call may have been heard all the same; that is no danger, since a branch lowers its slice before it says so.
+    """
+
+    code = "ledger"
 
 
 class BankStore(Protocol):
-    """Banks by pool."""
+    """The banks of any number of pools, each with the rules of `gate.bank.bank`."""
 
-    # (pool, branch): the bank says that this branch should call soon.
-    woken: Callable[[str, str], None]
+    woken: Woken
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people: without a password."""
+        ...
 
     async def start(self) -> None:
-        """Connect, as far as that can be done now; does not fail because it cannot."""
+        """Raises LedgerError when the ledger cannot be reached now; it goes on trying until `close` all the same."""
+        ...
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         """The bank's answer; None: the call was out of date. Raises LedgerError."""
+        ...
 
     async def close(self) -> None:
-        """End all connections."""
+        """Ends all connections; calls that wait get a LedgerError."""
+        ...
+
+
+def not_heeded(_pool: str, _branch: str) -> None:
+    """`woken` of a store that nobody listens to."""

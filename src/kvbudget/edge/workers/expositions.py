@@ -55,7 +55,11 @@ def worker_families(stands: Iterable[tuple[int, bool, int]], ledger_calls: int |
         restarts.add_metric([str(number)], count)
     if ledger_calls is None:
         return [up, restarts]
-    return [up, restarts, CounterMetricFamily(calls_name.removesuffix("_total"), WORKER_METRICS[calls_name], ledger_calls)]
+    return [
+        up,
+        restarts,
+        CounterMetricFamily(calls_name.removesuffix("_total"), WORKER_METRICS[calls_name], ledger_calls),
+    ]
 
 
 def exposition(families: Iterable[Metric]) -> bytes:

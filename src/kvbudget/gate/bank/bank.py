@@ -7,6 +7,8 @@ A branch (one life of one gate) has a slice of each account until its lease runs
 2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
    for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard
    of for ASK_MS does so no more.
+   Gates give out anew what ends with them, which is faster. But who asks and has waited PATIENCE_MS longer than all
+   at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back.
 3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
 4. After a failure that may have struck all (no branch is left, and not all have left by themselves; or the memory is
    new) nothing is granted but by rule 1, until all that may live were heard.
@@ -24,6 +26,7 @@ from typing import Final
 from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
 
 ASK_MS: Final = 1000
+PATIENCE_MS: Final = 500
 
 
 @dataclass(slots=True)
@@ -77,13 +80,16 @@ class Bank:
         settling = now_ms < self.settling_until_ms
         asked_before = branch.asks(now_ms)
         lacks = self._ask(call, branch, now_ms, settling=settling)
-        short = any(other.asks(now_ms) for name, other in self._branches.items() if name != call.branch)
+        ranks = [one.rank for name, one in self._branches.items() if name != call.branch and one.asks(now_ms)]
+        first = min([rank for rank in ranks if rank is not None], default=None)
+        short = first is not None or any(self._free(line.account) < 0 for line in call.lines)
         if not (lacks or short or settling):
             self._lend(branch, call.lines)
         woken = self._servable(now_ms)
         if lacks and not asked_before:
             woken += [name for name in self._idle(call.branch, lacks) if name not in woken]
-        return self._answer(call, known=known, short=short, settling=settling), woken
+        yields_to = None if first is None else self._yields_to(call, first, now_ms)
+        return self._answer(call, yields_to, known=known, short=short, settling=settling), woken
 
     def granted(self, account: str) -> int:
         """What all branches have together."""
@@ -142,14 +148,25 @@ class Bank:
         return missing <= self._free(line.account) - self._asked_before(line.account, rank, now_ms)
 
     def _asked_before(self, account: str, rank: tuple[int, int, str], now_ms: int) -> int:
-        """What those who come first lack."""
+        """What those who come first lack. Not oneself: one's own last question may have been of higher rank, if only
+        because a call took longer this time."""
         return sum(
             [
                 max(0, other.held[account].needs - other.held[account].granted)
-                for other in self._branches.values()
-                if other.asks(now_ms) and other.rank is not None and other.rank < rank and account in other.held
+                for name, other in self._branches.items()
+                if name != rank[2] and other.asks(now_ms) and other.rank is not None and other.rank < rank
+                if account in other.held
             ]
         )
+
+    def _yields_to(self, call: Call, first: tuple[int, int, str], now_ms: int) -> int | None:
+        """The class of the first of others who ask, if it has waited so long that the caller has to yield."""
+        priority, since_ms, _ = first
+        asks = any(line.needs > line.promised for line in call.lines)
+        ours = (call.priority, now_ms - call.waited_ms) if asks else (priority, now_ms)
+        late = now_ms - since_ms > PATIENCE_MS
+        before = priority < ours[0] or (priority == ours[0] and since_ms + PATIENCE_MS < ours[1])
+        return priority if late and before else None
 
     def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
         for line in lines:
@@ -187,10 +204,10 @@ class Bank:
             and any(account in one.held and one.held[account].granted > one.held[account].needs for account in accounts)
         ]
 
-    def _answer(self, call: Call, *, known: bool, short: bool, settling: bool) -> Answer:
+    def _answer(self, call: Call, yields_to: int | None, *, known: bool, short: bool, settling: bool) -> Answer:
         slices: dict[str, Slice] = {}
         for line in call.lines:
             others = [one for name, one in self._branches.items() if name != call.branch and line.account in one.held]
             elsewhere = sum([one.held[line.account].promised for one in others])
             slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
-        return Answer(call.number, known, short, settling, len(self._branches), slices)
+        return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to)

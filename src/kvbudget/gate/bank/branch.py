@@ -31,7 +31,7 @@ class Branch:
     """State of one life of one gate towards one bank."""
 
     __slots__ = ("_number", "_sent_ns", "branches", "elsewhere", "lease_ns", "name", "settling", "short", "slices",
-                 "until_ns")  # fmt: skip
+                 "until_ns", "yields_to")  # fmt: skip
 
     def __init__(self, name: str, lease_ns: int) -> None:
         """`name` must be new with every life; `lease_ns` is how long its slices last after it was last heard of."""
@@ -41,6 +41,7 @@ class Branch:
         self.elsewhere: dict[str, int] = {}  # promised by all others
         self.until_ns = _NEVER_NS  # its slices are nothing from then on
         self.short = False  # somebody else lacks something
+        self.yields_to: int | None = None  # the class of one elsewhere who has waited much longer than all here
         self.settling = False
         self.branches = 1
         self._number = 0
@@ -91,6 +92,7 @@ class Branch:
         self.slices = {account: one.granted for account, one in answer.slices.items()}
         self.elsewhere = {account: one.elsewhere for account, one in answer.slices.items()}
         self.short, self.settling, self.branches = answer.short, answer.settling, answer.branches
+        self.yields_to = answer.yields_to
         return True
 
     def failed(self, number: int | None = None) -> None:

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Answer, Call
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
+from kvbudget.gate.tenants import ALL_OTHERS, limits_of
 from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls
 TIDY_NS: Final = 50_000_000  # by then the bank knows of what changed while nothing was short
+BEAT_NS: Final = 10**9  # so often at least: what others have promised is told that old
 BACK_OFF_NS: Final = 100_000_000  # after a call that failed
 ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # What is kept at hand for those who come next, as a part of what is promised and of all there is. More means fewer
 # calls, and more that lies idle until another gate's lack is known.
 _RESERVE_OF_PROMISED: Final = 0.125
 _RESERVE_OF_ALL: Final = 0.01
+_MOST_TENANTS: Final = 64  # with limits of their own, in one call
 
 
 class _Ask(NamedTuple):
@@ -36,14 +39,18 @@ class _Ask(NamedTuple):
 class Replica:
     """One gate of several before the same pool."""
 
-    def __init__(self, gate: Gate, branch: Branch, now_ns: int) -> None:
+    def __init__(self, gate: Gate, branch: Branch, now_ns: int, *, tells_tenants: bool = True) -> None:
+        """`tells_tenants`: what tenants have reserved; where one gate has several engines, only one of them does."""
         self.gate = gate
+        self._tells_tenants = tells_tenants
         self.branch = branch
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[int, str, bool] | None = None
+        self._told: tuple[tuple[int, ...], str, bool] | None = None
         self._not_before_ns = now_ns
+        self._knew_short = False  # at the last call
+        self._woken = False  # while a call was under way, or too soon after one that failed
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
@@ -77,12 +84,16 @@ class Replica:
         if told != self._told:
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
+        if self._woken:
+            branch.short, self._woken = True, False
+        if branch.short and not self._knew_short:  # what lies idle is to be given back
+            self._next_ns = min(self._next_ns, self._last_ns + GAP_NS)
         return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
         if self.branch.waits_since_ns is not None or now_ns < self._not_before_ns:
-            self._told = None  # as soon as that one is answered
+            self._woken = True
             return None
         self.branch.short = True
         return self._call(now_ns)
@@ -146,12 +157,45 @@ class Replica:
     def _slice(self) -> SliceChanged:
         slices = self.branch.slices
         blocks, sequences = Blocks(slices.get(BLOCKS, 0)), slices.get(SEQUENCES, 0)
-        return SliceChanged(blocks, sequences, self.branch.until_ns, self.promised_elsewhere, self.sequences_elsewhere)
+        return SliceChanged(
+            blocks,
+            sequences,
+            self.branch.until_ns,
+            self.promised_elsewhere,
+            self.sequences_elsewhere,
+            self.branch.yields_to,
+            self._tenants_elsewhere() if self._tells_tenants else None,
+            self.branch.branches,
+        )
 
-    def _state(self) -> tuple[int, str, bool]:
+    def _tenants_elsewhere(self) -> dict[str, int]:
+        told = self.branch.elsewhere.items()
+        return {account.removeprefix(TENANT): blocks for account, blocks in told if account.startswith(TENANT)}
+
+    def _tenants(self) -> list[Stand]:
+        """Of those whose blocks are limited: all that are named, and who has some here or waits."""
+        limits = self.gate.fairness.limits
+        if limits is None or not self._tells_tenants:
+            return []
+        blocks, named = limits.reserved_by_tenant(), self.gate.config.tenants
+        names = dict.fromkeys((*blocks, *named, *[waiting.arrived.tenant for waiting in self.gate.queue]))
+        names.pop(ALL_OTHERS, None)
+        stands: list[Stand] = []
+        for tenant in names:
+            most = limits_of(tenant, named).max_blocks
+            if most is not None and len(stands) < _MOST_TENANTS:
+                reserved = blocks.get(tenant, 0)
+                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0))
+        return stands
+
+    def _state(self) -> tuple[tuple[int, ...], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
-        return self.gate.ledger.changes, "" if head is None else head.arrived.request_id, head is not None
+        ledger = self.gate.ledger
+        limits = self.gate.fairness.limits
+        of_tenants = 0 if limits is None or not self._tells_tenants else limits.changes
+        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences, of_tenants
+        return living, "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
@@ -167,13 +211,18 @@ class Replica:
         stands = [
             Stand(BLOCKS, limit, blocks, min(needs_blocks, ledger.pool_blocks), _reserve(blocks, limit)),
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
+            *self._tenants(),
         ]
         self._told = self._state()
         self._last_ns = now_ns
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None else branch.lease_ns // 3)
+        self._knew_short = branch.short
+        beat_ns = min(branch.lease_ns // 3, BEAT_NS)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        return branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        return call
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little

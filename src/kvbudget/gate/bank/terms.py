@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 BLOCKS: Final = "blocks"  # of the pool, the null block and the margin aside
 SEQUENCES: Final = "sequences"  # of max_num_seqs
+TENANT: Final = "tenant "  # and its name: of the blocks that it may have; told to the others, never asked for
 
 
 class Line(NamedTuple):
@@ -53,8 +54,10 @@ class Slice(NamedTuple):
 
 class Answer(NamedTuple):
     """`number`: of the call that it answers. `known`: the bank knew this branch; otherwise whatever it had is gone, but
-    for what it was granted anew here. `short`: another gate lacks something, so nothing should lie idle. `settling`:
-    the bank waits for those whom it may have forgotten, and grants nothing beyond what they say that they keep."""
+    for what it was granted anew here. `short`: another gate lacks something, so nothing should lie idle. `yields_to`:
+    the class of one at another gate who has waited so much longer than all here that nobody of it, or less urgent, is
+    to be let in before. `settling`: the bank waits for those whom it may have forgotten, and grants nothing beyond what
+    they say that they keep."""
 
     number: int
     known: bool
@@ -62,3 +65,4 @@ class Answer(NamedTuple):
     settling: bool
     branches: int
     slices: dict[str, Slice]
+    yields_to: int | None = None

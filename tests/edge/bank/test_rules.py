@@ -1,0 +1,297 @@
+"""The rules of `gate.bank.bank` by name, for the bank in memory, over a socket, in Redis and in Valkey alike."""
+
+from typing import Any
+
+from kvbudget.gate.bank.terms import Answer, Call, Line
+
+LEASE_MS = 3000
+LIMIT = 100
+
+
+class Gates:
+    """Gates that call one bank and go by its answers."""
+
+    def __init__(self, bank: Any) -> None:
+        self.bank = bank
+        self.has: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+
+    def call(self, name: str, needs: int = 0, **more: Any) -> tuple[Answer, list[str]]:
+        """With one account; `keeps`: all that it has, unless told."""
+        keeps = more.pop("keeps", self.has.get(name, 0))
+        wants, limit = more.pop("wants", max(needs, keeps)), more.pop("limit", LIMIT)
+        promised = more.pop("promised", 0)
+        self._numbers[name] = number = self._numbers.get(name, 0) + 1
+        lines = (Line("blocks", limit, keeps, needs, wants, promised),)
+        answer, woken = self.bank.call(Call(name, number, LEASE_MS, lines, **more))
+        assert answer is not None
+        assert answer.number == number
+        self.has[name] = answer.slices["blocks"].granted
+        return answer, woken
+
+    def leave(self, name: str) -> tuple[Answer, list[str]]:
+        self._numbers[name] = number = self._numbers.get(name, 0) + 1
+        self.has.pop(name, None)
+        answer, woken = self.bank.call(Call(name, number, LEASE_MS, (), leaves=True))
+        assert answer is not None
+        return answer, woken
+
+    def pass_ms(self, ms: int) -> None:
+        """In steps that no bank takes for a clock that was set."""
+        while ms > 0:
+            step = min(ms, LEASE_MS // 2)
+            self.bank.now_ms += step
+            ms -= step
+            self.bank.call(Call("nobody", 1, LEASE_MS, (), leaves=True))
+
+
+def test_a_slice_is_what_a_branch_needs_and_all_slices_are_within_the_limit(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    gates.call("b", 40)
+    assert gates.has == {"a": 60, "b": 40}
+    gates.call("c", 1)
+    assert gates.has["c"] == 0
+
+
+def test_what_a_branch_does_not_keep_is_free_for_others(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 100)
+    gates.call("a", 30, keeps=30)
+    gates.call("b", 70)
+    assert gates.has == {"a": 30, "b": 70}
+
+
+def test_a_bank_without_memory_takes_a_branch_at_its_word_as_far_as_there_is_room(bank: Any) -> None:
+    gates = Gates(bank)
+    answer, _ = gates.call("a", keeps=70)
+    assert not answer.known
+    answer, _ = gates.call("b", keeps=70)
+    assert not answer.known
+    assert gates.has == {"a": 70, "b": 30}
+    answer, _ = gates.call("b", keeps=30)
+    assert answer.known
+
+
+def test_a_branch_gets_all_that_it_needs_at_once_or_nothing(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 90)
+    gates.call("b", 20)
+    assert gates.has["b"] == 0
+    gates.call("b", 10)
+    assert gates.has["b"] == 10
+
+
+def test_all_accounts_are_granted_or_none(bank: Any) -> None:
+    lines = (Line("blocks", LIMIT, 0, 10, 10, 0), Line("sequences", 4, 0, 5, 5, 0))
+    answer, _ = bank.call(Call("a", 1, LEASE_MS, lines))
+    assert {account: one.granted for account, one in answer.slices.items()} == {"blocks": 0, "sequences": 0}
+    lines = (Line("blocks", LIMIT, 0, 10, 10, 0), Line("sequences", 4, 0, 4, 4, 0))
+    answer, _ = bank.call(Call("a", 2, LEASE_MS, lines))
+    assert {account: one.granted for account, one in answer.slices.items()} == {"blocks": 10, "sequences": 4}
+
+
+def test_who_asked_first_is_not_overtaken(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 90)
+    gates.call("b", 20)
+    gates.pass_ms(1)
+    gates.call("c", 10)
+    assert gates.has == {"a": 90, "b": 0, "c": 0}
+    gates.call("a", 70, keeps=70)
+    gates.call("c", 10)
+    assert gates.has["c"] == 10  # beside the 20 that b asks for
+    gates.call("b", 20)
+    assert gates.has == {"a": 70, "b": 20, "c": 10}
+
+
+def test_the_more_urgent_comes_first(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 90)
+    gates.call("b", 20, priority=0)
+    gates.call("c", 10, priority=-1)
+    assert gates.has["c"] == 10
+
+
+def test_whose_request_waits_longer_comes_first(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 90)
+    gates.call("b", 20, waited_ms=100)
+    gates.call("c", 10, waited_ms=99)
+    assert gates.has["c"] == 0
+    gates.call("c", 10, waited_ms=101)
+    assert gates.has["c"] == 10
+
+
+def test_of_two_that_wait_since_the_same_moment_names_decide_byte_by_byte(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("z", 90)
+    gates.call("a", 20)
+    gates.call("B", 10)  # before a by bytes, after it in most languages
+    assert gates.has["B"] == 10
+
+
+def test_who_asks_again_does_not_wait_for_himself(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 85)
+    gates.call("b", 20, waited_ms=50)
+    gates.call("b", 10, waited_ms=20)
+    assert gates.has["b"] == 10
+
+
+def test_who_is_not_heard_of_for_a_second_asks_no_more(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 90)
+    gates.call("b", 20)
+    gates.pass_ms(999)
+    answer, _ = gates.call("c", 10)
+    assert (gates.has["c"], answer.short) == (0, True)
+    gates.pass_ms(1)
+    answer, _ = gates.call("c", 10)
+    assert (gates.has["c"], answer.short) == (10, False)
+
+
+def test_a_branch_is_lent_a_part_of_what_is_free_while_nobody_lacks_anything(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 10, wants=100)
+    assert gates.has["a"] == 10 + 90 // 2
+    gates.call("b", 10, wants=12)
+    assert gates.has["b"] == 12
+    gates.call("c", 80)
+    gates.call("a", 10, wants=100)
+    assert gates.has["a"] == 55
+
+
+def test_a_lease_ends_unless_its_own_branch_calls(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    for _ in range(3):
+        gates.pass_ms(LEASE_MS // 3)
+        answer, _ = gates.call("b", 50)  # nobody's call but his own renews it
+    assert answer.branches == 1
+    assert gates.has["b"] == 50
+    answer, _ = gates.call("a", 60)
+    assert not answer.known
+    assert gates.has["a"] == 50  # it claims 60, and there is room for 50
+
+
+def test_a_branch_that_calls_keeps_its_lease(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    gates.call("b", 10)
+    for _ in range(10):
+        gates.pass_ms(LEASE_MS - 1)
+        answer, _ = gates.call("a", 60)
+        assert answer.known
+    assert gates.has["a"] == 60
+
+
+def test_after_all_leases_ended_nothing_is_granted_for_half_a_lease_but_what_is_kept(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    gates.call("b", 40)
+    gates.pass_ms(LEASE_MS)
+    answer, woken = gates.call("c", 10)
+    assert (answer.settling, gates.has["c"], woken) == (True, 0, [])
+    answer, _ = gates.call("a", 80)
+    assert (answer.known, answer.settling, gates.has["a"]) == (False, True, 60)
+    gates.pass_ms(LEASE_MS // 2)
+    gates.call("c", 10)
+    gates.call("a", 80)
+    assert gates.has == {"a": 80, "b": 40, "c": 10}
+
+
+def test_when_all_left_by_themselves_the_next_gets_what_it_needs_at_once(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    answer, _ = gates.leave("a")
+    assert answer == Answer(2, True, False, False, 0, {})
+    gates.pass_ms(10 * LEASE_MS)
+    answer, _ = gates.call("b", 100)
+    assert (answer.settling, gates.has["b"]) == (False, 100)
+
+
+def test_a_call_that_comes_late_or_twice_is_not_heeded(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 30)
+    gates.call("a", 60)
+    again = Call("a", 2, LEASE_MS, (Line("blocks", LIMIT, 0, 0, 0, 0),))
+    assert bank.call(again) == (None, [])
+    assert bank.call(again._replace(number=1, leaves=True)) == (None, [])
+    answer, _ = gates.call("b", 50)
+    assert gates.has["b"] == 0
+    assert answer.branches == 2
+
+
+def test_a_call_renews_nothing_that_comes_late(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 30)
+    gates.call("a", 60)
+    for _ in range(3):
+        bank.call(Call("a", 1, LEASE_MS, (Line("blocks", LIMIT, 60, 60, 60, 0),)))
+        gates.pass_ms(LEASE_MS // 3)
+        answer, _ = gates.call("b", 100)
+    assert (answer.branches, gates.has["b"]) == (1, 100)
+
+
+def test_the_least_limit_holds_while_a_change_is_not_known_to_all(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 10, limit=50)
+    gates.call("b", 41, limit=100)
+    assert gates.has["b"] == 0
+    gates.call("b", 40, limit=100)
+    assert gates.has["b"] == 40
+
+
+def test_who_knows_of_no_limit_says_nothing_of_it(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 0, limit=0)
+    gates.call("b", 70, limit=100)
+    assert gates.has["b"] == 70
+
+
+def test_nobody_loses_what_he_has_when_the_limit_falls(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60)
+    gates.call("b", 30, limit=50)
+    gates.call("a", 60, limit=50)
+    assert gates.has == {"a": 60, "b": 0}
+
+
+def test_each_is_told_what_the_others_promised(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60, promised=7)
+    gates.call("b", 10, promised=5)
+    answer, _ = gates.call("c", 1, promised=3)
+    assert answer.slices["blocks"].elsewhere == 12
+
+
+def test_who_has_more_than_he_needs_is_woken_once_when_another_lacks_it(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 40)
+    gates.call("a", 10)  # keeps 40
+    gates.call("b", 60)
+    _, woken = gates.call("c", 20)
+    assert woken == ["a"]
+    _, woken = gates.call("c", 20)
+    assert woken == []
+
+
+def test_who_asked_is_woken_when_it_would_get_it_the_first_first(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 100)
+    gates.call("b", 30)
+    gates.call("c", 30)
+    gates.call("d", 30)
+    _, woken = gates.call("a", 30, keeps=30)
+    assert woken == ["b", "c"]
+    _, woken = gates.leave("a")
+    assert woken == ["b", "c", "d"]
+
+
+def test_any_number_of_accounts_and_none(bank: Any) -> None:
+    answer, _ = bank.call(Call("a", 1, LEASE_MS, ()))
+    assert answer == Answer(1, False, False, False, 1, {})
+    lines = tuple(Line(f"account {at}", 10, 0, at, at, 0) for at in range(10))
+    answer, _ = bank.call(Call("a", 2, LEASE_MS, lines))
+    assert [one.granted for one in answer.slices.values()] == list(range(10))

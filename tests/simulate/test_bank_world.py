@@ -1,0 +1,167 @@
+"""Several gates and their bank in a bad network keep all rules; and whoever breaks one is found out.
+
+A world that breaks a rule is repeated by its seed: `python bench/bank/worlds.py --seeds 1 --first-seed SEED`.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvbudget.gate.bank.bank import Bank
+from kvbudget.gate.bank.branch import Branch
+from kvbudget.gate.bank.replica import Replica
+from kvbudget.gate.bank.terms import Answer, Call
+from kvbudget.gate.gate import Gate
+from kvbudget.simulate.bank_rules import RuleBrokenError
+from kvbudget.simulate.bank_weather import weather_of
+from kvbudget.simulate.bank_world import World
+
+MOST_SEEDS = 120  # in which a wrong rule has to be found
+FOR_EVER_NS = 1 << 62
+
+
+def world(seed: int, **others: Any) -> World:
+    chance = random.Random(seed)
+    return World(chance, weather_of(chance), **others)
+
+
+def test_no_rule_is_broken() -> None:
+    steps = served = 0
+    for seed in range(30):
+        one = world(seed)
+        one.run()
+        steps += one.steps
+        served += one.finished
+    assert steps > 50_000
+    assert served > 3_000
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    worlds = [world(7) for _ in range(2)]
+    for one in worlds:
+        one.run()
+    first, second = [(one.steps, one.now_ns, one.finished, one.refused, one.calls) for one in worlds]
+    assert first == second
+
+
+# Wrong rules
+
+
+class RenewsAll(Bank):
+    """A call of one renews the leases of all."""
+
+    def call(self, call: Call, now_ms: int) -> tuple[Answer | None, list[str]]:
+        found = super().call(call, now_ms)
+        for branch in self._branches.values():
+            branch.expires_ms = max(branch.expires_ms, now_ms + call.lease_ms)
+        return found
+
+
+class NeverEnds(Bank):
+    """A lease lasts for ever."""
+
+    def _expire(self, now_ms: int, lease_ms: int) -> None:
+        return
+
+
+class HasNoFence(Bank):
+    """A call that is older than the last is heeded."""
+
+    def call(self, call: Call, now_ms: int) -> tuple[Answer | None, list[str]]:
+        branch = self._branches.get(call.branch)
+        if branch is not None:
+            branch.number = min(branch.number, call.number - 1)
+        return super().call(call, now_ms)
+
+
+class LendsTwice(Bank):
+    """What one keeps does not count for the others."""
+
+    def _free(self, account: str) -> int:
+        return super()._free(account) + self.granted(account) // 10
+
+
+class NobodyYields(Bank):
+    """Gates give out anew what ends with them, whoever waits elsewhere."""
+
+    def _yields_to(self, call: Call, first: tuple[int, int, str], now_ms: int) -> int | None:
+        return None
+
+
+class HeedsOldAnswers(Branch):
+    """An answer to an earlier call raises the slice."""
+
+    def heard(self, answer: Answer, now_ns: int) -> bool:
+        if self._sent_ns is None:
+            self._sent_ns = now_ns
+        return super().heard(answer._replace(number=self._number), now_ns)
+
+
+class CountsFromTheAnswer(Branch):
+    """The lease begins when the answer is there."""
+
+    def heard(self, answer: Answer, now_ns: int) -> bool:
+        counts = super().heard(answer, now_ns)
+        if counts:
+            self.until_ns = now_ns + int(0.99 * self.lease_ns)
+        return counts
+
+
+class IgnoresDrift(Branch):
+    """Clocks are taken to go alike."""
+
+    def heard(self, answer: Answer, now_ns: int) -> bool:
+        sent_ns = self._sent_ns
+        counts = super().heard(answer, now_ns)
+        if counts and sent_ns is not None:
+            self.until_ns = sent_ns + self.lease_ns
+        return counts
+
+
+class NeverLost(Branch):
+    """Who stood still for longer than its lease goes on as if nothing had happened."""
+
+    def heard(self, answer: Answer, now_ns: int) -> bool:
+        counts = super().heard(answer, now_ns)
+        if counts:
+            self.until_ns = FOR_EVER_NS
+        return counts
+
+
+def lowers_after_telling(gate: Gate, branch: Branch, now_ns: int) -> Replica:
+    """The gate goes by its old slice until the answer is there."""
+    gate.lower_slice = lambda blocks, sequences: None  # type: ignore[method-assign]
+    return Replica(gate, branch, now_ns)
+
+
+def never_settles(settling_until_ms: int) -> Bank:
+    """A bank without memory grants at once."""
+    return Bank()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"bank_of": RenewsAll}, "rule [45]"),
+        ({"bank_of": NeverEnds}, "rule [45]"),
+        ({"bank_of": HasNoFence}, "rule 5"),
+        ({"bank_of": LendsTwice}, "rule 1"),
+        ({"bank_of": NobodyYields}, "rule 6"),
+        ({"bank_of": never_settles}, "rule [12]"),
+        ({"branch_of": HeedsOldAnswers}, "rule 2"),
+        ({"branch_of": CountsFromTheAnswer}, "rule [12]"),
+        ({"branch_of": IgnoresDrift}, "rule 2"),
+        ({"branch_of": NeverLost}, "rule [12]"),
+        ({"replica_of": lowers_after_telling}, "rule [12]"),
+    ],
+    ids=lambda value: getattr(next(iter(value.values())), "__name__", "") if isinstance(value, dict) else "",
+)
+def test_a_wrong_rule_is_found(wrong: dict[str, Callable[..., Any]], rule: str) -> None:
+    def all_worlds() -> None:
+        for seed in range(MOST_SEEDS):
+            world(seed, **wrong).run()
+
+    with pytest.raises(RuleBrokenError, match=rule):
+        all_worlds()
