@@ -16,7 +16,8 @@ class AsgiServer:
 
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
         name = listener.getsockname()
-        self.host, self.port = (f"unix:{name}", 0) if isinstance(name, str) else name[:2]
+        self.host: str = f"unix:{name}" if isinstance(name, str) else name[0]
+        self.port: int = 0 if isinstance(name, str) else name[1]
         self._listener = listener
         config = uvicorn.Config(
             app,
