@@ -22,6 +22,7 @@ from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.edge.surfaces.ask import Surface
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
 from kvbudget.edge.surfaces.table import ROWS
+from kvbudget.edge.workers.expositions import WORKER_METRICS
 from kvbudget.errors import AccountingError, BadConfigError, BadValueError, InputError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.planner.budget.schema import BACKEND
@@ -426,6 +427,8 @@ def metrics() -> str:
     for family in GateMetrics().collect():
         suffix = "_total" if family.type == "counter" else ""
         lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")
+    for name, text in WORKER_METRICS.items():
+        lines.append(f"| `{name}` | {'counter' if name.endswith('_total') else 'gauge'} | {text} |")
     return "\n".join(lines)
 
 
