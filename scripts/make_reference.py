@@ -52,6 +52,7 @@ REFUSALS = {
     Refusal.LOGPROBS_FULL: "Logprobs of other prompts are being computed (`--max-prompt-logprobs-tokens`).",
     Refusal.DRAINING: "The gate shuts down, or its only instance is taken out of service.",
     Refusal.COUNT_FAILED: "The prompt could not be counted just now, and the upper bound of its tokens is too much to promise.",
+    Refusal.LEDGER_LOST: "Several gates share the pool (`--ledger`), and the ledger has not answered for a lease (`--lease-seconds`).",
     Refusal.NO_BACKEND: "No engine that could take it can be reached, makes progress, or has told the size of its pool.",
 }
 # What each API is charged, for people; KeyError when one is missing.
@@ -79,6 +80,7 @@ OUTCOMES = {
     Outcome.UPSTREAM_REFUSED: "The engine answered with an error, which was relayed.",
     Outcome.ENGINE_LOST: "The engine was restarted, so it no longer knew of the request.",
     Outcome.TIMED_OUT: "The engine kept silent for too long.",
+    Outcome.LEASE_LOST: "While it ran, this gate was out of touch with the shared ledger for a lease, and its blocks were given to another gate.",
     Outcome.SHUT_DOWN: "Cut off when the gate ended.",
 }
 BACKENDS = {

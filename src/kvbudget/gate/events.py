@@ -127,8 +127,8 @@ class SliceChanged(NamedTuple):
     elsewhere: Blocks
     sequences_elsewhere: int = 0
     yields_to: int | None = None
-    tenants_elsewhere: Mapping[str, int] | None = None
     gates: int = 1
+    tenants_elsewhere: Mapping[str, int] | None = None
 
 
 class BackendChanged(NamedTuple):

@@ -156,8 +156,7 @@ class Gate:
         if now_ns >= self._slice_until_ns:
             self._slice_until_ns = _FOR_EVER_NS
             self.ledger_lost = True
-            promises = self.promises
-            promises.slice_changed(Blocks(0), 0, promises.elsewhere_blocks, promises.elsewhere_sequences)
+            self.promises.slice_lost()
         return now_ns
 
     @property
@@ -391,9 +390,7 @@ class Gate:
     def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
-        more = self.promises.slice_changed(
-            event.blocks, event.sequences, event.elsewhere, event.sequences_elsewhere, event.yields_to
-        )
+        more = self.promises.slice_changed(event)
         limits = self.fairness.limits
         if limits is not None and event.tenants_elsewhere is not None:
             more = limits.shared(event.tenants_elsewhere, event.gates) or more

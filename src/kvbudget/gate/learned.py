@@ -183,15 +183,20 @@ class LearnedPolicy:
         places: int,
         now_ns: int,
         kept: Kept | None = None,
+        part: float = 1.0,
     ) -> int | None:
         """Expected time until this one is let in, after those `ahead`; None if that is beyond what can be seen.
 
-        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`.
+        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`. `part`: those
+        who live here and wait here are that part of all, and all others do as they do.
         """
         self.refresh(ledger, now_ns)
         newcomer = self._newcomer(event, footprint, common)
-        blocks = ledger.capacity_blocks - self.batch.together(ledger)
-        seats = places - footprint.total_sequences
+        blocks: float = ledger.pool_blocks - self.batch.together(ledger)
+        seats = int(part * (places - footprint.total_sequences))
+        if part < 1.0:  # a part of all, the newcomer included
+            largest = max(newcomer.mean, default=newcomer.held)
+            blocks = part * ledger.pool_blocks + (1.0 - part) * largest - self.batch.together(ledger)
         steps = steps_until_room(self.outlook, self.margin.z, newcomer, blocks, seats, ahead, kept)
         return None if steps is None else self.forecast.wait_ns(steps, self.pace.ns_per_step)
 

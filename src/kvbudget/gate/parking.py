@@ -113,7 +113,8 @@ class Parking:
     def _wait_ns(self, event: Arrived, footprint: Footprint, kept: Kept | None, now_ns: int) -> int | None:
         ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
         credit, places = self._promises.credit(event, footprint), self._config.max_num_seqs
-        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
+        part = self._promises.part
+        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept, part)
         return None if wait_ns is None else max(wait_ns, self.backlog_ns())
 
     def backlog_ns(self) -> int:
@@ -132,4 +133,6 @@ class Parking:
     def _queue_tokens(self) -> Tokens:
         if self._config.queue_tokens is not None:
             return self._config.queue_tokens
-        return Tokens(2 * self._ledger.layout.largest_length(self._ledger.pool_blocks))
+        # Of several gates, all together as much as one would.
+        ours = self._ledger.pool_blocks // self._promises.gates
+        return Tokens(2 * self._ledger.layout.largest_length(Blocks(ours)))

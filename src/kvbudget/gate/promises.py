@@ -7,7 +7,7 @@ meanwhile for other tenants (`gate.fairness`) and for those who were told to com
 from typing import Final
 
 from kvbudget.gate.config import GateConfig
-from kvbudget.gate.events import Arrived
+from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.kept import SPREAD, Kept
 from kvbudget.gate.learned import LearnedPolicy
@@ -54,6 +54,7 @@ class Promises:
         self.elsewhere_blocks = Blocks(0)  # promised by other gates before the same pool (`gate.bank`)
         self.elsewhere_sequences = 0
         self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
+        self.gates = 1  # that share the pool
         self._yields_to: int | None = None  # nobody of this class, or less urgent, is let in
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
@@ -289,25 +290,31 @@ class Promises:
         self._told_free = None
         return blocks < before
 
-    def slice_changed(
-        self,
-        blocks: Blocks,
-        sequences: int,
-        elsewhere: Blocks,
-        elsewhere_sequences: int,
-        yields_to: int | None = None,
-    ) -> bool:
-        """Of a pool that several share, so much is ours; whether that is more than before."""
+    def slice_changed(self, event: SliceChanged) -> bool:
+        """Of a pool that several share, so much is ours; whether one may be let in by that who was not before."""
         ledger = self._ledger
-        more = blocks > (ledger.slice_blocks or 0) or sequences > (self._slice_sequences or 0)
-        more = more or (yields_to is None and self._yields_to is not None)
-        self._yields_to = yields_to
-        self._slice_sequences, self.elsewhere_blocks = sequences, elsewhere
-        self.elsewhere_sequences = elsewhere_sequences
-        if blocks != ledger.slice_blocks:
-            ledger.allow(blocks)
+        more = event.blocks > (ledger.slice_blocks or 0) or event.sequences > (self._slice_sequences or 0)
+        more = more or (event.yields_to is None and self._yields_to is not None)
+        self._yields_to, self.gates = event.yields_to, event.gates
+        self._slice_sequences, self.elsewhere_sequences = event.sequences, event.sequences_elsewhere
+        self.elsewhere_blocks = event.elsewhere
+        if event.blocks != ledger.slice_blocks:
+            ledger.allow(event.blocks)
         self._told_free = None
         return more
+
+    def slice_lost(self) -> None:
+        """Nothing of it is ours any more."""
+        self._slice_sequences = 0
+        self._ledger.allow(Blocks(0))
+        self._told_free = None
+
+    @property
+    def part(self) -> float:
+        """The part of the pool that is this gate's as things go, for forecasts: who waits for room waits for that which
+        becomes free at all gates, beside those who wait there. They are taken to be as here."""
+        ours, elsewhere = self._ledger.capacity_blocks, self.elsewhere_blocks
+        return max(1.0 / self.gates, ours / (ours + elsewhere)) if elsewhere else 1.0
 
     def lower_slice(self, blocks: Blocks, sequences: int, now_ns: int) -> None:
         """At most so much of it is ours from now on. What our promises need by now has to go on being enough."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
 from kvbudget.gate.kept import SPREAD
 from kvbudget.gate.policies import Policy
+from kvbudget.units import Blocks
 
 if TYPE_CHECKING:
     from kvbudget.simulate.bank_world import Life, World
@@ -178,11 +179,11 @@ class Rules:
         longest_ns = 200 * _MS + weather.most_new * 20 * _MS
         if now_ns - self._first[1] > 2 * longest_ns + 2 * _ROOM_SEEN_NS:
             self.broken(f"rule 6: {name} is the first of all that wait for {(now_ns - self._first[1]) / 1e9:.1f} s")
-        promised: int = sum([life.gate.promised_blocks() for life in world.lives])
+        promised = Blocks(sum([life.gate.promised_blocks() for life in world.lives]))
         sequences = sum([life.gate.ledger.sequences for life in world.lives])
         kept = life.gate.fairness.kept_from(head.arrived, life.own_ns(now_ns))  # of a more urgent class
         if kept is not None:
-            promised, sequences = promised + int(kept.most(SPREAD)), sequences + int(kept.slots)
+            promised, sequences = Blocks(promised + int(kept.most(SPREAD))), sequences + int(kept.slots)
         fits = promised + head.peak_blocks <= weather.pool_blocks and sequences < weather.max_num_seqs
         if not fits or self._room_since_ns is None:
             self._room_since_ns = now_ns if fits else None

@@ -135,7 +135,7 @@ class World:
         self._taken_blocks = self._chance.randint(0, self.weather.pool_blocks // 2) if self.is_storm else 0
         for life in self.lives:
             seen_ns = self.now_ns + self._chance.randint(0, 1000 * _MS)
-            self._at(seen_ns, self._deliver, life, self._give, RoomTaken(Blocks(self._taken_blocks)))
+            self._at(seen_ns, self._deliver, life, self._sees_others)
 
     # The network
 
@@ -330,6 +330,10 @@ class World:
                 self._left.pop(name, None)
                 self.cut_off += 1
                 self._give(life, Ended(name, Outcome.LEASE_LOST, None, engine_done=False))
+
+    def _sees_others(self, life: Life) -> None:
+        self._give(life, RoomTaken(Blocks(self._taken_blocks)))
+        self._tend(life)
 
     # Requests
 

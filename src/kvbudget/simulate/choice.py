@@ -8,6 +8,7 @@ from kvbudget.simulate.jumping import JumpingInstance
 from kvbudget.simulate.outcome import Result
 from kvbudget.simulate.policies import Contender
 from kvbudget.simulate.settings import Settings
+from kvbudget.simulate.shared_pool import SharedPool
 from kvbudget.simulate.stepping import SteppingInstance
 
 
@@ -22,6 +23,8 @@ def instances_of(
     refusal = start_refusal(sizes.layout, sizes.num_blocks, sizes.window)
     if refusal:
         raise BadValueError(refusal, fix="add blocks or lower max_model_len")
+    if settings.shared is not None and contender.policy is not None:
+        return [SharedPool(settings, contender, result, owner) for _ in range(settings.instances)]
     # What several learn is shared, in the order in which it happens at all of them: leaps would tell it one by one.
     together = settings.instances > 1 and contender.policy is Policy.LEARNED
     kind = SteppingInstance if every_step or together or not can_jump(settings) else JumpingInstance

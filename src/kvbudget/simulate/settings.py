@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.tenants import ClassLimits, TenantLimits
@@ -11,6 +13,7 @@ from kvbudget.simulate.cost import DEFAULT_COST, StepCost
 from kvbudget.units import Blocks, Tokens
 
 MOST_INSTANCES = 64
+MOST_GATES = 64
 _DEFAULT_NEW_TOKENS = Tokens(2048)  # as `kvbudget serve`
 _MOST_NS = 10 * 366 * 86_400 * 10**9
 
@@ -81,20 +84,41 @@ class Slo:
     gap_ns: int | None = 10**9
 
 
+class PoolSharing(StrEnum):
+    """How several gates share the pool of one engine."""
+
+    SLICES = "slices"  # each borrows slices from a bank, and promises out of its slice (`gate.bank`)
+    EACH = "each"  # every request is let in at the ledger itself, which keeps the queue
+    STATIC = "static"  # an equal part each, for ever
+
+
+class Gates(NamedTuple):
+    """Several gates before one engine; each request comes to one of them at random. `rtt_ns`: to the ledger and back."""
+
+    gates: int
+    rtt_ns: int = 1_000_000
+    sharing: PoolSharing = PoolSharing.SLICES
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything but the load and the contender."""
+    """Everything but the load and the contender. `shared`: several gates before each engine."""
 
     engine: EngineSizes
     gate: GateBounds = field(default_factory=GateBounds)
     clients: ClientHabits = field(default_factory=ClientHabits)
     slo: Slo = field(default_factory=Slo)
     instances: int = 1
+    shared: Gates | None = None
 
     def __post_init__(self) -> None:
         """Raises BadValueError for what could not run."""
         if not 1 <= self.instances <= MOST_INSTANCES:
             raise BadValueError(f"instances: {self.instances} is not between 1 and {MOST_INSTANCES}")
+        if self.shared is not None and not 1 <= self.shared.gates <= MOST_GATES:
+            raise BadValueError(f"gates: {self.shared.gates} is not between 1 and {MOST_GATES}")
+        if self.shared is not None and not 0 <= self.shared.rtt_ns <= 10**9:
+            raise BadValueError(f"ledger_rtt: {self.shared.rtt_ns / 1e6:g} ms is not between 0 and 1,000")
         if self.clients.retries < 0 or self.clients.retries > 1000:
             raise BadValueError(f"retries: {self.clients.retries} is not between 0 and 1000")
         gate = self.gate

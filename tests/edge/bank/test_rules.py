@@ -295,3 +295,36 @@ def test_any_number_of_accounts_and_none(bank: Any) -> None:
     lines = tuple(Line(f"account {at}", 10, 0, at, at, 0) for at in range(10))
     answer, _ = bank.call(Call("a", 2, LEASE_MS, lines))
     assert [one.granted for one in answer.slices.values()] == list(range(10))
+
+
+def test_a_gate_yields_to_who_has_waited_much_longer_at_another_one(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 100)
+    gates.call("b", 10, waited_ms=500)
+    answer, _ = gates.call("a", 0)
+    assert answer.yields_to is None
+    gates.call("b", 10, waited_ms=501)
+    answer, _ = gates.call("a", 0)
+    assert answer.yields_to == 0
+    answer, _ = gates.call("a", 110, waited_ms=1)  # one waits here as well, for not so long
+    assert answer.yields_to is None
+    answer, _ = gates.call("b", 10, waited_ms=501)
+    assert answer.yields_to is None
+
+
+def test_a_gate_yields_to_the_more_urgent_who_waits_at_another_one(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 100)
+    gates.call("b", 10, waited_ms=501, priority=-3)
+    answer, _ = gates.call("a", 110, waited_ms=5000)
+    assert answer.yields_to == -3
+
+
+def test_everybody_is_short_while_more_is_granted_than_there_is(bank: Any) -> None:
+    gates = Gates(bank)
+    answer, _ = gates.call("a", 60)
+    assert not answer.short
+    answer, _ = gates.call("a", 60, limit=50, wants=60)
+    assert (answer.short, gates.has["a"]) == (True, 60)
+    answer, _ = gates.call("a", 50, keeps=50, limit=50)
+    assert not answer.short

@@ -78,6 +78,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
 
     `args` as `completed` gives them, from the same reading of the file as `budget`: it may be edited in between.
     """
+    from kvbudget.edge.bank.urls import address_of
     from kvbudget.edge.http.limits import ServerLimits
     from kvbudget.edge.service import ServiceSettings
 
@@ -86,6 +87,8 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         raise BadValueError("give either --backend URL or --embedded-engine", fix="see kvbudget serve --help")
     if args.ledger_lost not in ("refuse", "slice"):
         raise BadValueError(f"--ledger-lost: {args.ledger_lost[:40]!r}", fix="use refuse or slice")
+    if args.ledger != "memory":
+        address_of(args.ledger, os.environ)
     for flag, low in _LOWEST.items():
         value = getattr(args, flag)
         high = _LARGEST_BLOCK if flag == "block_size" else _HIGHEST

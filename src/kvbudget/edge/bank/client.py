@@ -17,7 +17,6 @@ Pushed = Callable[["Connection", list[object]], None]  # what the server says un
 
 
 _NO_MORE: Final = object()
-_MOST_REPLY_BYTES: Final = 1 << 20  # ours are a few hundred; more is not what we asked for
 
 
 class Connection(asyncio.Protocol):
@@ -32,7 +31,6 @@ class Connection(asyncio.Protocol):
         self._pushed = pushed
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NO_MORE)
-        self._reader.setmaxbuf(_MOST_REPLY_BYTES)
         self._waiting: deque[tuple[asyncio.Future[Reply], float]] = deque()
         self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None

@@ -164,8 +164,8 @@ class Replica:
             self.promised_elsewhere,
             self.sequences_elsewhere,
             self.branch.yields_to,
+            max(1, self.branch.branches),
             self._tenants_elsewhere() if self._tells_tenants else None,
-            self.branch.branches,
         )
 
     def _tenants_elsewhere(self) -> dict[str, int]:
