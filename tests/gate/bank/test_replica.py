@@ -69,7 +69,7 @@ def test_while_there_is_plenty_the_bank_is_told_the_sum_of_all_peaks_and_nobody_
             exchange(replica, bank, call, 0)
         (forward,) = gate.handle(event, 0)
         assert isinstance(forward, Forward)
-    assert told(replica.called(MS)) == gate.ledger.peak_sum_blocks == 160
+    assert told(replica.due(SECOND)) == gate.ledger.peak_sum_blocks == 160
     assert gate.learned.batch._stale  # and so it costs nothing with the requests to come
 
 
@@ -83,7 +83,7 @@ def test_where_room_is_scarce_it_is_told_what_is_promised_by_learned_lengths(
         exchange(replica, bank, replica.call_for([event], 0), 0)
         gate.handle(event, 0)
     assert gate.ledger.peak_sum_blocks == 80
-    assert told(replica.called(MS)) == gate.promised_blocks() <= 80
+    assert told(replica.due(SECOND)) == gate.promised_blocks() < 80
 
 
 def test_one_for_whom_the_slice_is_enough_is_not_asked_for(

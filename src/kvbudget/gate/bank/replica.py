@@ -201,7 +201,7 @@ class Replica:
         gate, branch = self.gate, self.branch
         ask = self._coming or self._first_waiting(now_ns)
         ledger = gate.ledger
-        blocks, sequences = self._promised_blocks(idle=ask is None), ledger.sequences
+        blocks, sequences = self._promised_blocks(0 if ask is None else ask.blocks), ledger.sequences
         needs_blocks, needs_sequences = int(blocks), sequences
         if ask is not None:
             needs_blocks, needs_sequences = max(blocks, ask.blocks), max(sequences, ask.sequences)
@@ -224,13 +224,14 @@ class Replica:
         gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
 
-    def _promised_blocks(self, *, idle: bool) -> Blocks:
+    def _promised_blocks(self, asked_blocks: int) -> Blocks:
         """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned
         lengths say of the living has to be kept up to date with every request once it was asked for, which takes a
         third of a gate's time."""
         ledger = self.gate.ledger
         peaks = ledger.peak_sum_blocks
-        if idle and not self.branch.short and 2 * peaks <= ledger.pool_blocks - self.promised_elsewhere:
+        most = max(peaks, asked_blocks)
+        if not self.branch.short and 2 * most <= ledger.pool_blocks - self.promised_elsewhere:
             return peaks
         return self.gate.promised_blocks()
 
@@ -264,7 +265,8 @@ def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
     ledger = gate.ledger
     if ledger.peak_sum_blocks + peak_blocks <= ledger.capacity_blocks and gate.promises.has_places(footprint):
         return None  # whatever it may wait for, our slice is not it
-    if gate.trial.room_for(event, footprint, peak_blocks, now_ns) is not None:
+    is_plenty = 2 * (ledger.peak_sum_blocks + peak_blocks) <= ledger.pool_blocks - gate.promises.elsewhere_blocks
+    if not is_plenty and gate.trial.room_for(event, footprint, peak_blocks, now_ns) is not None:
         return None
     needed = gate.promises.needed_of_pool(event, footprint, peak_blocks, now_ns)
     if needed is None:
