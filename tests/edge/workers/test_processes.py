@@ -15,6 +15,7 @@ import pytest
 
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
+from ledger_servers import running
 from worker_gate import Gate, gone, serving
 
 POOL = 64
@@ -304,3 +305,23 @@ def test_the_embedded_engine_runs_once_for_all(tmp_path: Path) -> None:
             assert await gate.ended(signal.SIGINT) == 0
 
     asyncio.run(run())
+
+
+def test_with_a_shared_ledger_elsewhere_the_workers_go_by_that(tmp_path: Path) -> None:
+    async def scene(gate: Gate, engine: RunningEngine) -> None:
+        answers = await asyncio.gather(*[complete(gate, 20 + 37 * n % 300) for n in range(40)])
+        assert {answer.status_code for answer in answers} == {200}
+        assert engine.engine.preemptions == 0
+        metrics = (await gate.admin.get("/metrics")).text
+        assert "kvbudget_ledger_calls_total" not in metrics  # those are of a ledger of one's own
+        assert "kvbudget_ledger_errors_total 0.0" in metrics
+        server.stop()  # for good: within the lease the gate refuses
+
+        async def refused() -> bool:
+            return (await complete(gate)).status_code == 503
+
+        await gate.until(refused)
+        assert await gate.ended() == 0
+
+    with running("valkey", tmp_path / "valkey") as server:
+        play(scene, tmp_path, "--ledger", f"unix://{server.socket_path}", "--lease-seconds", "2", "--queue-tokens", "1m", step_s=0.001)
