@@ -172,3 +172,13 @@ def test_told_to_end_while_it_starts_it_does(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_place_knows_what_became_of_it() -> None:
     worker = Worker(3)
     assert (worker.number, worker.is_up, worker.restarts, worker.code) == (3, False, 0, None)
+
+
+def test_in_a_hurry_who_does_not_heed_signals_ends_as_well() -> None:
+    async def scene(crew: Crew) -> None:
+        await crew.start()
+        crew.hurry()
+        assert not await crew.finish(20)
+        assert [one.code for one in crew.workers] == [9, 9]
+
+    play(scene, lambda number: b'{"deaf": true}\n')

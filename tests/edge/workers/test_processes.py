@@ -324,4 +324,14 @@ def test_with_a_shared_ledger_elsewhere_the_workers_go_by_that(tmp_path: Path) -
         assert await gate.ended() == 0
 
     with running("valkey", tmp_path / "valkey") as server:
-        play(scene, tmp_path, "--ledger", f"unix://{server.socket_path}", "--lease-seconds", "2", "--queue-tokens", "1m", step_s=0.001)
+        play(
+            scene,
+            tmp_path,
+            "--ledger",
+            f"unix://{server.socket_path}",
+            "--lease-seconds",
+            "2",
+            "--queue-tokens",
+            "1m",
+            step_s=0.001,
+        )

@@ -21,6 +21,7 @@ from kvbudget.edge.bank.socket_server import BankServer
 from kvbudget.edge.workers.admin import WorkersAdmin
 from kvbudget.edge.workers.asking import Asking
 from kvbudget.edge.workers.crew import Crew, Worker
+from kvbudget.edge.workers.demand import WorkersDemand
 from kvbudget.edge.workers.port import HeldPort
 from kvbudget.errors import BadValueError, InputError
 
@@ -70,14 +71,19 @@ class _Parent:
             served=self._served,
         )
         self._asking = Asking(self._crew, folder)
-        self._admin = WorkersAdmin(self._asking, self._check, lambda: None if self._bank is None else self._bank.calls)
+        self._demand = WorkersDemand(self._asking, time.monotonic_ns)
+        self._admin = WorkersAdmin(
+            self._asking, self._demand, self._check, lambda: None if self._bank is None else self._bank.calls
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def stopped() -> None:
-            self._crew.signal(signal.SIGTERM)  # a second one: at once
+            if stop.is_set():
+                self._crew.hurry()
+            self._crew.signal(signal.SIGTERM)
             stop.set()
 
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -93,12 +99,14 @@ class _Parent:
             access = AdminAccess(self._admin.app, settings.admin_host, settings.admin_token)
             server = await start_asgi(access, settings.admin_host, settings.admin_port)
             await self._crew.start()
+            self._demand.start()
             if not stop.is_set():
                 self._tell_ready(server.url)
             await stop.wait()
             print("draining; once more to stop at once", file=sys.stderr, flush=True)
             clean = await self._crew.finish(self._args.drain_seconds)
         finally:
+            await self._demand.close()
             await self._crew.close()
             self._asking.close()
             if server is not None:

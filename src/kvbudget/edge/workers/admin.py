@@ -16,6 +16,7 @@ from kvbudget import __version__
 from kvbudget.edge.workers import states
 from kvbudget.edge.workers.asking import Asking, Said
 from kvbudget.edge.workers.crew import Worker
+from kvbudget.edge.workers.demand import WorkersDemand
 from kvbudget.edge.workers.expositions import exposition, merged, worker_families
 from kvbudget.edge.workers.passing_on import Gone, passed_on
 from kvbudget.errors import InputError
@@ -29,12 +30,17 @@ class WorkersAdmin:
     """`app`: the ASGI application. `tell_again`: to be called when a worker begins to serve."""
 
     def __init__(
-        self, asking: Asking, check: Callable[[], object], ledger_calls: Callable[[], int | None] = lambda: None
+        self,
+        asking: Asking,
+        demand: WorkersDemand,
+        check: Callable[[], object],
+        ledger_calls: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`check`: raises InputError if the settings as they are now could not be taken over. `ledger_calls`: of the
         ledger in this process, if it is here."""
         self._asking = asking
         self._crew = asking.crew
+        self._demand = demand
         self._check = check
         self._ledger_calls = ledger_calls
         self._by_hand: dict[str, tuple[str, bytes]] = {}  # what was switched: the last word for each thing
@@ -46,6 +52,7 @@ class WorkersAdmin:
                 Route("/v1/state", self._state),
                 Route("/v1/instances", self._instances),
                 Route("/v1/findings", self._findings),
+                Route("/v1/forecast", self._forecast),
                 Route("/v1/mode", self._switch, methods=["POST"]),
                 Route("/v1/reload", self._reload, methods=["POST"]),
                 Route("/v1/instances/{name}/{what:path}", self._switch, methods=["POST"]),
@@ -64,7 +71,7 @@ class WorkersAdmin:
     async def _metrics(self, _: Request) -> Response:
         said = [one for one in await self._asking.get("/metrics") if one.status == 200]
         stands = [(one.number, one.is_up, one.restarts) for one in self._crew.workers]
-        own = worker_families(stands, self._ledger_calls())
+        own = [*self._demand.families(), *worker_families(stands, self._ledger_calls())]
 
         def together() -> bytes:
             return exposition([*merged([one.body.decode() for one in said]), *own])
@@ -96,6 +103,9 @@ class WorkersAdmin:
     async def _findings(self, _: Request) -> Response:
         each = await self._documents("/v1/findings")
         return _nobody() if not each else JSONResponse(states.findings(each))
+
+    async def _forecast(self, _: Request) -> Response:
+        return JSONResponse(self._demand.document())
 
     # To all
 

@@ -11,10 +11,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kvbudget.edge.admin import MERGED
-from kvbudget.edge.demand import FORECAST_MERGED
+from kvbudget.edge.demand import FORECAST_GAUGES
 
 _REDUCE: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"sum": math.fsum, "max": max, "min": min}
-_RULES: Final = {**MERGED, **FORECAST_MERGED}
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 WORKER_METRICS: Final = {
@@ -25,17 +24,21 @@ WORKER_METRICS: Final = {
 
 
 def merged(expositions: Iterable[str]) -> list[Metric]:
-    """Counters and histograms are summed, gauges by their own rule; families and samples in the order of the first."""
+    """Counters and histograms are summed, gauges by their own rule; families and samples in the order of the first.
+    Without forecasts: what one worker foretells of its part of the traffic is none (`edge.workers.demand`).
+    """
     families: dict[str, Metric] = {}
     values: dict[str, dict[_Key, list[float]]] = {}
     for text in expositions:
         for family in text_string_to_metric_families(text):
+            if family.name in FORECAST_GAUGES:
+                continue
             families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             found = values.setdefault(family.name, {})
             for sample in family.samples:
                 found.setdefault((sample.name, tuple(sorted(sample.labels.items()))), []).append(sample.value)
     for name, family in families.items():
-        rule = _RULES.get(name, "max") if family.type == "gauge" else "sum"
+        rule = MERGED.get(name, "max") if family.type == "gauge" else "sum"
         family.samples = [
             Sample(sample_name, dict(labels), _REDUCE[rule](seen))
             for (sample_name, labels), seen in values[name].items()
