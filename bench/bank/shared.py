@@ -97,7 +97,9 @@ def run(cell: Cell) -> tuple[Cell, Seen]:
     )
 
 
-def tables(found: dict[Cell, Seen], names: list[str], policy: str, seeds: range, gates: int, factor: float) -> list[str]:
+def tables(
+    found: dict[Cell, Seen], names: list[str], policy: str, seeds: range, gates: int, factor: float
+) -> list[str]:
     """Markdown, of one policy."""
     others = [way for way in ways(gates) if way != ONE]
 

@@ -131,18 +131,17 @@ def main(arguments: list[str] | None = None) -> int:
             server.terminate()
             server.wait(10)
     if given.json:
-        told = {
-            name: {"full": _median(full[name])._asdict(), "half": _median(half[name])._asdict()} for name in full
-        }
+        told = {name: {"full": _median(full[name])._asdict(), "half": _median(half[name])._asdict()} for name in full}
         print(json.dumps(told))
         return 0
     print("| way | pairs/s | CPU us a pair, gates | server | calls a pair | p50, p99 us | at half load |")
     print("|---|---|---|---|---|---|---|")
-    for name in full:
-        fast, slow = _median(full[name]), _median(half[name])
+    for name, runs in full.items():
+        fast, slow = _median(runs), _median(half[name])
         print(
             f"| {name} | {fast.pairs_per_s:,.0f} | {fast.cpu_us:.1f} | {fast.server_cpu_us:.1f} |"
-            f" {fast.calls_per_pair:.3f} | {fast.p50_us:,.0f}, {fast.p99_us:,.0f} | {slow.p50_us:,.0f}, {slow.p99_us:,.0f} |"
+            f" {fast.calls_per_pair:.3f} | {fast.p50_us:,.0f}, {fast.p99_us:,.0f} |"
+            f" {slow.p50_us:,.0f}, {slow.p99_us:,.0f} |"
         )
     return 0
 

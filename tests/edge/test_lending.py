@@ -230,23 +230,43 @@ def test_what_a_gate_has_is_told_to_the_others_and_falls_to_nothing_when_all_are
     play(scene)
 
 
-def test_one_who_was_out_of_touch_for_a_lease_ends_the_youngest_of_what_was_given_away() -> None:
+def test_one_who_was_out_of_touch_for_a_lease_has_its_own_again_while_it_runs_in_the_engine() -> None:
     async def scene(stand: Stand) -> None:
+        running = asyncio.create_task(stand.chat(0, max_tokens=650))
+        await stand.until(lambda: stand.promised()[0] == 41)
+        stand.ledger.stores[0].away = True  # only this one's way is cut
+        await stand.until(lambda: stand.gates[0].gate.next_wake_ns is None and stand.ledger.bank.granted(BLOCKS) < 41)
+        waiting = asyncio.create_task(stand.chat(1, max_tokens=600))
+        await stand.until(lambda: len(stand.gates[1].gate.queue) == 1)
+        await asyncio.sleep(1.2)  # one more lease: the engine tells that something runs
+        assert stand.promised() == [41, 0]
+        stand.ledger.stores[0].away = False
+        assert (await running).status_code == (await waiting).status_code == 200
+        assert stand.gates[0].gateway.metrics.outcomes["lease_lost"] == 0
+
+    play(scene, lease_seconds=1.0, step_s=0.01)
+
+
+def test_where_the_engine_tells_nothing_the_youngest_end_of_what_was_given_away_meanwhile() -> None:
+    async def scene(stand: Stand) -> None:
+        for gate in stand.gates:
+            gate.instances[0].seen = lambda held, sequences, looked_ns: None
+            gate.gateway.lendings[0].replica._looked = None
         old = asyncio.create_task(stand.chat(0, max_tokens=300))
         await stand.until(lambda: stand.promised()[0] == 19)
         young = asyncio.create_task(stand.chat(0, max_tokens=350))
         await stand.until(lambda: stand.promised()[0] == 41)
-        stand.ledger.stores[0].away = True  # only this one's way is cut
-        await stand.until(lambda: stand.gates[0].gate.ledger_lost or stand.ledger.bank.granted(BLOCKS) < 41)
+        stand.ledger.stores[0].away = True
         taken = asyncio.create_task(stand.chat(1, max_tokens=600))
         await stand.until(lambda: stand.promised()[1] == 38)
+        assert stand.promised()[0] == 41
         stand.ledger.stores[0].away = False
         broken = await young
         assert broken.status_code == 503
         assert stand.gates[0].gateway.metrics.outcomes["lease_lost"] == 1
         assert (await old).status_code == (await taken).status_code == 200
 
-    play(scene, lease_seconds=1.0, step_s=0.015)
+    play(scene, lease_seconds=1.0, step_s=0.03)
 
 
 def test_a_gate_that_may_go_on_alone_goes_by_an_equal_part_and_ends_nothing_afterwards() -> None:

@@ -74,6 +74,7 @@ class Backend:
         self.url = url
         self.name = name or url.split("://", 1)[-1].rstrip("/")
         self.last_looked_ns = 0  # when it was last seen to be what it was
+        self.began_ns = 0  # the look that the facts are of, or that is under way
         self.busy_in_row = 0  # answers by which the engine said that it is overloaded, since it last took one
         self.aliases = {} if aliases is None else dict(aliases)
         self._details: Details | None = None  # asked for once, since the engine came up
@@ -124,6 +125,7 @@ class Backend:
 
     async def look(self) -> EngineFacts:
         """Ask the engine for health, models and metrics. What goes wrong is in `problem`."""
+        self.began_ns = time.monotonic_ns()
         last = self.facts if self.facts.up else EngineFacts(up=True)
         if not self.facts.up:
             self._details = None

@@ -68,6 +68,8 @@ class Instance:
         self.lost: Callable[[Member], None] = lambda member: None  # what it had is lost: its process is another one
         self.found_up: Callable[[], None] = lambda: None  # after each look at an engine that is up
         self.recall: Callable[[Member], None] = lambda member: None  # who got nothing yet is to be tried elsewhere
+        # What of it is ours and that of other gates before it: (blocks, sequences, when the look began).
+        self.seen: Callable[[int, int, int], None] = lambda held, sequences, looked_ns: None
         self.elsewhere = Elsewhere()
         self.stuck = Stuckness()
         self._restarts = Restarts()
@@ -173,6 +175,9 @@ class Instance:
         blocks = self.elsewhere.looked(look, gate)
         if blocks != self.member.elsewhere_blocks:
             self.push(self.member, HeldElsewhere(blocks))
+        if look.held_blocks is not None and look.running is not None:
+            sequences = 0 if blocks else look.running + (look.waiting or 0)  # nobody tells whose of these are ours
+            self.seen(max(0, look.held_blocks - blocks), sequences, self.backend.began_ns)
 
     def _changed(self, *, up: bool) -> None:
         """Tell of it when it came or went."""

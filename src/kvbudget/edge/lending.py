@@ -16,6 +16,7 @@ from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Call
 from kvbudget.gate.events import Arrived, Event
 from kvbudget.gate.fleet.member import Member
+from kvbudget.units import Blocks
 
 log = logging.getLogger("kvbudget.ledger")
 
@@ -54,6 +55,7 @@ class Lending:
         `tells_tenants`: see `Replica`."""
         self.replica = Replica(member.gate, branch, now_ns(), tells_tenants=tells_tenants)
         self.calls = 0
+        self.look_soon: Callable[[], None] = lambda: None  # what is known of the engine is too old
         self._member = member
         self._store = store
         self._borrower = borrower
@@ -79,6 +81,11 @@ class Lending:
     def is_waiting(self) -> bool:
         """Whether somebody who came is held until the ledger answers."""
         return bool(self._coming or self._next)
+
+    def looked(self, held: int, sequences: int, looked_ns: int) -> None:
+        """The engine's own word of what it holds, and runs or lets wait, for all gates."""
+        self.replica.looked(Blocks(held), sequences, looked_ns)
+        self.nudge()
 
     def nudge(self) -> None:
         """Something may have happened at the gate: tell the ledger, if it is time."""
@@ -164,6 +171,8 @@ class Lending:
                     log.warning("%s: %d blocks were given to other gates meanwhile", self._member.name, blocks)
                     self._borrower.forfeit(self._member, blocks)
                 self._is_alone = False
+                if answer.missing:
+                    self.look_soon()
         finally:
             self._resume()
             self.nudge()

@@ -255,6 +255,8 @@ class GateService:
             )
             for instance in self.instances
         ]
+        for instance, lending in zip(self.instances, self.gateway.lendings, strict=True):
+            instance.seen, lending.look_soon = lending.looked, instance.backend.look_soon
         by_pool = {lending.pool: lending for lending in self.gateway.lendings}
         store.woken = lambda pool, branch: by_pool[pool].woken(branch) if pool in by_pool else None
 

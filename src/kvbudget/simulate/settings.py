@@ -93,7 +93,7 @@ class PoolSharing(StrEnum):
 
 
 class Gates(NamedTuple):
-    """Several gates before one engine; each request comes to one of them at random. `rtt_ns`: to the ledger and back."""
+    """Several gates before one engine; each request comes to any of them. `rtt_ns`: to the ledger and back."""
 
     gates: int
     rtt_ns: int = 1_000_000

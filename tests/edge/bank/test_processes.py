@@ -19,7 +19,7 @@ import pytest
 from ledger_servers import Server, running
 
 POOL = 256
-LEASE_S = 2.0
+LEASE_S = 3.0
 GATES = 4
 READY_S = 60.0
 
@@ -78,7 +78,7 @@ class Scene:
             self.most = max(self.most, seen)
             await asyncio.sleep(0.02)
 
-    async def until(self, what: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> float:
+    async def until(self, what: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> float:
         began = time.monotonic()
         async with asyncio.timeout(within_s):
             while not await what():
@@ -179,33 +179,34 @@ def test_the_blocks_of_a_gate_that_was_killed_are_back_when_its_lease_is_over(tm
     asyncio.run(scene())
 
 
-def test_a_gate_that_slept_past_its_lease_promises_nothing_with_what_it_had(tmp_path: Path, valkey: Server) -> None:
+def test_what_a_gate_that_sleeps_past_its_lease_has_in_the_engine_is_nobody_else_s(
+    tmp_path: Path, valkey: Server
+) -> None:
     async def scene() -> None:
-        async with stand(tmp_path, valkey, step_s="0.02") as s:
+        async with stand(tmp_path, valkey) as s:
             load = [asyncio.create_task(s.one(0, 900)) for _ in range(4)]
 
             async def has_it() -> bool:
-                return await s.reserved(0) > 200
+                return await s.reserved(0) == 228
 
             await s.until(has_it)
             s.gates[0].send(signal.SIGSTOP)
-            async with s.streaming(1, 2400) as other:  # 151 of 256 blocks, which it gets when the lease is over
-                assert other.status_code == 200
-                late = [asyncio.create_task(s.one(0, 300)) for _ in range(8)]  # they lie in its socket when it wakes
-                s.gates[0].send(signal.SIGCONT)
-
-                async def has_let_go() -> bool:
-                    return await s.reserved(0) + await s.reserved(1) <= POOL
-
-                await s.until(has_let_go, within_s=3.0)
-                watching = asyncio.create_task(s.watch([0, 1]))
-                await asyncio.sleep(1.0)
-                watching.cancel()
-                assert s.most <= POOL
+            await asyncio.sleep(LEASE_S + 0.5)  # the lease is over; what it forwarded runs on in the engine
+            large = asyncio.create_task(s.chat(1, 800))
+            small = await s.chat(2, 10)  # there is some left beside it
+            assert small.status_code == 200
+            assert await s.reserved(1) == 0
+            late = [asyncio.create_task(s.one(0, 300)) for _ in range(8)]  # they lie in its socket when it wakes
+            watching = asyncio.create_task(s.watch([1, 2, 3]))
+            await asyncio.sleep(0.5)
+            s.gates[0].send(signal.SIGCONT)
             await asyncio.gather(*load, *late)
-            lost = await s.value(s.gates[0].admin, 'kvbudget_requests_total{outcome="lease_lost"}')
-            assert lost >= 2  # of four with 57 blocks each, 106 blocks were left
-            assert not [kind for kind in s.answers if isinstance(kind, int) and kind not in (200, 429, 503)]
+            assert (await large).status_code == 200
+            watching.cancel()
+            assert s.most <= POOL
+            assert s.answers[200] >= 4  # nothing that ran was lost
+            assert not [kind for kind in s.answers if kind not in (200, 429, 503)]
+            assert await s.value(s.engine, "vllm:num_preemptions_total") == 0
 
     asyncio.run(scene())
 

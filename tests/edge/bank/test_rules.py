@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from kvbudget.gate.bank.terms import Answer, Call, Line
+from kvbudget.gate.bank.bank import MISSING_MS
+from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
 LEASE_MS = 3000
 LIMIT = 100
+NOTHING_THERE = Reading(0, 0, 1)
 
 
 class Gates:
@@ -168,7 +170,9 @@ def test_a_lease_ends_unless_its_own_branch_calls(bank: Any) -> None:
     for _ in range(3):
         gates.pass_ms(LEASE_MS // 3)
         answer, _ = gates.call("b", 50)  # nobody's call but his own renews it
-    assert answer.branches == 1
+    assert (answer.branches, gates.has["b"]) == (1, 0)
+    gates.pass_ms(10)
+    gates.call("b", 50, reading=NOTHING_THERE)
     assert gates.has["b"] == 50
     answer, _ = gates.call("a", 60)
     assert not answer.known
@@ -186,19 +190,76 @@ def test_a_branch_that_calls_keeps_its_lease(bank: Any) -> None:
     assert gates.has["a"] == 60
 
 
-def test_after_all_leases_ended_nothing_is_granted_for_half_a_lease_but_what_is_kept(bank: Any) -> None:
+def test_a_slice_whose_lease_ran_out_is_its_own_again_when_it_comes_back(bank: Any) -> None:
     gates = Gates(bank)
-    gates.call("a", 60)
-    gates.call("b", 40)
+    gates.call("a", 60, promised=50)
+    gates.call("b", 10, promised=10)
     gates.pass_ms(LEASE_MS)
-    answer, woken = gates.call("c", 10)
-    assert (answer.settling, gates.has["c"], woken) == (True, 0, [])
-    answer, _ = gates.call("a", 80)
-    assert (answer.known, answer.settling, gates.has["a"]) == (False, True, 60)
+    answer, _ = gates.call("c", 60, reading=Reading(60, 6, 0))
+    assert (answer.missing, answer.slices["blocks"].elsewhere, gates.has["c"]) == (True, 70, 0)
+    answer, _ = gates.call("c", 30)
+    assert gates.has["c"] == 30
+    answer, _ = gates.call("a", 50, keeps=50, promised=50)
+    assert (answer.known, gates.has["a"]) == (False, 50)
+    answer, _ = gates.call("b", 10, keeps=10, promised=10)
+    assert (answer.missing, gates.has["b"]) == (False, 10)
+
+
+def test_a_look_since_then_tells_whether_something_of_the_missing_is_still_held(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60, promised=60)
     gates.pass_ms(LEASE_MS // 2)
-    gates.call("c", 10)
-    gates.call("a", 80)
-    assert gates.has == {"a": 80, "b": 40, "c": 10}
+    gates.call("b", 20, promised=20)
+    gates.pass_ms(LEASE_MS // 2)
+    answer, _ = gates.call("b", 20, promised=20, reading=Reading(20, 0, 1))  # made before
+    assert (answer.missing, answer.slices["blocks"].elsewhere) == (True, 60)
+    gates.pass_ms(100)
+    answer, _ = gates.call("b", 20, promised=20, reading=Reading(21, 0, 1))
+    assert (answer.missing, answer.slices["blocks"].elsewhere) == (True, 60)  # however little, it may grow
+    gates.pass_ms(100)
+    answer, _ = gates.call("b", 100, promised=20, reading=Reading(20, 0, 1))
+    assert (answer.missing, gates.has["b"]) == (False, 100)
+
+
+def test_sequences_that_run_beside_those_of_all_others_keep_what_is_missing(bank: Any) -> None:
+    def lines(blocks: int, sequences: int) -> tuple[Line, Line]:
+        some = [sequences] * 4
+        return Line("blocks", LIMIT, blocks, blocks, blocks, blocks), Line("sequences", 8, *some)
+
+    gates = Gates(bank)
+    bank.call(Call("b", 1, 20 * LEASE_MS, lines(20, 2)))
+    bank.call(Call("a", 1, LEASE_MS, lines(60, 4)))
+    gates.pass_ms(LEASE_MS + 100)
+    answer, _ = bank.call(Call("b", 2, LEASE_MS, lines(20, 2), reading=Reading(10, 3, 1)))
+    assert answer.slices == {"blocks": Slice(20, 60), "sequences": Slice(2, 4)}
+    gates.pass_ms(100)
+    answer, _ = bank.call(Call("b", 3, LEASE_MS, lines(20, 2), reading=Reading(10, 2, 1)))
+    assert answer.slices == {"blocks": Slice(20, 0), "sequences": Slice(2, 0)}
+
+
+def test_where_nothing_is_told_of_the_engine_the_missing_are_given_up_after_one_more_lease(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60, promised=60)
+    gates.pass_ms(LEASE_MS)
+    answer, _ = gates.call("b", 100)
+    assert (answer.missing, gates.has["b"]) == (True, 0)
+    gates.pass_ms(LEASE_MS // 2)
+    gates.call("b", 100)
+    gates.pass_ms(LEASE_MS // 2)
+    answer, _ = gates.call("b", 100)
+    assert (answer.missing, gates.has["b"]) == (False, 100)
+
+
+def test_nobody_is_missed_for_ever(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 60, promised=60)
+    gates.pass_ms(LEASE_MS)
+    missed_ms = 0
+    while gates.call("b", 100, reading=Reading(90, 9, 0))[0].missing:
+        gates.pass_ms(LEASE_MS // 2)
+        missed_ms += LEASE_MS // 2
+    assert missed_ms == MISSING_MS
+    assert gates.has["b"] == 100
 
 
 def test_when_all_left_by_themselves_the_next_gets_what_it_needs_at_once(bank: Any) -> None:
@@ -230,7 +291,9 @@ def test_a_call_renews_nothing_that_comes_late(bank: Any) -> None:
     for _ in range(3):
         bank.call(Call("a", 1, LEASE_MS, (Line("blocks", LIMIT, 60, 60, 60, 0),)))
         gates.pass_ms(LEASE_MS // 3)
-        answer, _ = gates.call("b", 100)
+        gates.call("b", 100)
+    gates.pass_ms(10)
+    answer, _ = gates.call("b", 100, reading=NOTHING_THERE)
     assert (answer.branches, gates.has["b"]) == (1, 100)
 
 

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kvbudget.gate.bank.bank import Bank
-from kvbudget.gate.bank.terms import Call, Line
+from kvbudget.gate.bank.terms import Call, Line, Reading
 
 # Prefixes, cases and more than ASCII: names are compared where two ask since the same moment.
 NAMES = ["a", "ab", "B", "b", "ä", "€"]
 ACCOUNTS = ["blocks", "sequences", "1"]
+READINGS = st.one_of(
+    st.none(), st.builds(Reading, st.integers(0, 80), st.integers(0, 20), st.sampled_from([0, 0, 1, 700, 5000]))
+)
 AMOUNTS = st.one_of(st.integers(0, 12), st.integers(0, 200), st.integers(0, 2**40))
 
 
@@ -60,6 +63,7 @@ class SameAnswers(RuleBasedStateMachine):
         limit=st.one_of(st.integers(0, 120), st.sampled_from([0, 100, 2**45])),
         priority=st.integers(-1, 1),
         waited_ms=st.sampled_from([0, 0, 1, 5, 4000]),
+        reading=READINGS,
     )
     def calls(
         self,
@@ -71,22 +75,27 @@ class SameAnswers(RuleBasedStateMachine):
         limit: int,
         priority: int,
         waited_ms: int,
+        reading: Reading | None,
     ) -> None:
         lines = tuple(Line(account, limit, *some) for account, some in zip(sorted(accounts), figures, strict=False))
         number = self.numbers.get(branch, 0) + step
-        self._called(Call(branch, number, lease_ms, lines, priority, waited_ms))
+        self._called(Call(branch, number, lease_ms, lines, priority, waited_ms, reading=reading))
 
-    @rule(branch=st.sampled_from(NAMES), needs=st.integers(0, 60), wants=st.integers(0, 60))
-    def calls_as_a_branch_does(self, branch: str, needs: int, wants: int) -> None:
+    @rule(branch=st.sampled_from(NAMES), needs=st.integers(0, 60), wants=st.integers(0, 60), reading=READINGS)
+    def calls_as_a_branch_does(self, branch: str, needs: int, wants: int, reading: Reading | None) -> None:
         has = self.model.bank.slice_of(branch, "blocks") if self.model.bank is not None else 0
         lines = (Line("blocks", 100, min(has, needs + wants), needs, needs + wants, needs // 2),)
-        self._called(Call(branch, self.numbers.get(branch, 0) + 1, 3000, lines))
+        self._called(Call(branch, self.numbers.get(branch, 0) + 1, 3000, lines, reading=reading))
 
     @rule(branch=st.sampled_from(NAMES), step=st.sampled_from([0, 1]))
     def leaves(self, branch: str, step: int) -> None:
         self._called(Call(branch, self.numbers.get(branch, 0) + step, 3000, (), leaves=True))
 
-    @rule(ms=st.one_of(st.integers(0, 20), st.integers(0, 1500), st.sampled_from([999, 1000, 1001, 1500, 3000, 10**7])))
+    @rule(
+        ms=st.one_of(
+            st.integers(0, 20), st.integers(0, 1500), st.sampled_from([999, 1000, 1001, 1500, 3000, 10**6, 10**7])
+        )
+    )
     def time_passes(self, ms: int) -> None:
         self.script.now_ms += ms
 

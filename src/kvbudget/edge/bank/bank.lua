@@ -3,16 +3,18 @@
 -- KEYS[1]  the bank of one pool
 -- ARGV     1 channel to wake branches by, 2 PUBLISH or SPUBLISH, 3 run_id of the server that the caller speaks to,
 --          4 wall clock in ms (only tests give one), then the call: 5 branch, 6 number, 7 lease_ms, 8 priority,
---          9 waited_ms, 10 leaves, then for each line: account, limit, keeps, needs, wants, promised
+--          9 waited_ms, 10 leaves, 11 blocks and 12 sequences in the engine and 13 ms since that look (all empty: it
+--          tells nothing), then for each line: account, limit, keeps, needs, wants, promised
 -- returns  nil when the call is out of date; else branch, number, known, short, settling, branches, yields, to which
---          class, then for each line granted and elsewhere
+--          class, missing, then for each line granted and elsewhere
 --
 -- The state is one string, so that one write at the end changes all of it or nothing. Names are compared by bytes:
 -- `<` would go by the locale of the server.
 
-local VERSION = 1
+local VERSION = 2
 local ASK_MS = 1000
 local PATIENCE_MS = 500
+local MISSING_MS = 600000
 local LEAST_TTL_MS = 3600000
 
 local caller = ARGV[5]
@@ -21,7 +23,8 @@ local lease_ms = tonumber(ARGV[7])
 local bank, now_ms
 
 -- What is kept. b: branches in order of coming; in each n: name, c: number of its last call, e: when it expires,
--- h: what it has of each account, a: asks until, p and s: priority and since when it waits.
+-- h: what it has of each account, a: asks until, p and s: priority and since when it waits. m: those whose lease ran
+-- out; in each n: name, k: when the engine was looked at, u and x: until when at most, l: lease, g: what it had.
 
 local function load()
   local wall_ms = tonumber(ARGV[4])
@@ -33,7 +36,7 @@ local function load()
   if not kept then
     -- No memory: old leases may live for one more.
     now_ms = wall_ms
-    bank = {v = VERSION, r = ARGV[3], w = wall_ms, t = now_ms, u = now_ms + lease_ms, b = {}}
+    bank = {v = VERSION, r = ARGV[3], w = wall_ms, t = now_ms, u = now_ms + lease_ms, b = {}, m = {}}
     return nil
   end
   local read, unpacked = pcall(cmsgpack.unpack, kept)
@@ -59,18 +62,76 @@ end
 -- Who is there
 
 local function expire()
-  local living, lost = {}, false
+  local living, missing = {}, {}
+  for _, one in ipairs(bank.m) do
+    if now_ms < math.min(one.u, one.x) then
+      missing[#missing + 1] = one
+    end
+  end
   for _, one in ipairs(bank.b) do
     if now_ms < one.e then
       living[#living + 1] = one
     else
-      lost = true
+      local kept, some = {}, false
+      for account, held in pairs(one.h) do
+        if held.g > 0 then
+          kept[account], some = held.g, true
+        end
+      end
+      if some then
+        missing[#missing + 1] = {
+          n = one.n, k = now_ms, u = now_ms + lease_ms, x = now_ms + MISSING_MS, l = lease_ms, g = kept,
+        }
+      end
     end
   end
-  bank.b = living
-  if lost and #living == 0 then
-    bank.u = math.max(bank.u, now_ms + math.floor(lease_ms / 2))
+  bank.b, bank.m = living, missing
+end
+
+local function kept_for_missing(account)
+  local sum = 0
+  for _, one in ipairs(bank.m) do
+    sum = sum + (one.g[account] or 0)
   end
+  return sum
+end
+
+-- What it had when its lease ran out, as far as that was kept; it is missing no more.
+local function come_back(name)
+  for at, one in ipairs(bank.m) do
+    if one.n == name then
+      table.remove(bank.m, at)
+      return one.g
+    end
+  end
+  return {}
+end
+
+local function promised(account)
+  local sum = 0
+  for _, one in ipairs(bank.b) do
+    sum = sum + (one.h[account] and one.h[account].p or 0)
+  end
+  return sum
+end
+
+-- What of those that are missing the engine may still have, by a look that was made since.
+local function look()
+  local age_ms = tonumber(ARGV[13])
+  if not age_ms then
+    return
+  end
+  local looked_ms, left = now_ms - age_ms, {}
+  local there = tonumber(ARGV[11]) > promised('blocks') or tonumber(ARGV[12]) > promised('sequences')
+  for _, one in ipairs(bank.m) do
+    if one.k < looked_ms and there then
+      one.k, one.u = looked_ms, now_ms + one.l
+    end
+    if one.k >= looked_ms then
+      left[#left + 1] = one
+    end
+  end
+  bank.m = left
 end
 
 local function find(name)
@@ -92,14 +153,14 @@ local function free(account)
       end
     end
   end
-  return (least or 0) - granted
+  return (least or 0) - granted - kept_for_missing(account)
 end
 
 -- What one keeps, asks for and is lent
 
 local function lines_of()
   local lines = {}
-  for at = 11, #ARGV, 6 do
+  for at = 14, #ARGV, 6 do
     lines[#lines + 1] = {
       account = ARGV[at], limit = tonumber(ARGV[at + 1]), keeps = tonumber(ARGV[at + 2]),
       needs = tonumber(ARGV[at + 3]), wants = tonumber(ARGV[at + 4]), promised = tonumber(ARGV[at + 5]),
@@ -267,9 +328,10 @@ end
 local function answer(branch, lines, known, short, settling, to)
   local told = {
     caller, number, known and 1 or 0, short and 1 or 0, settling and 1 or 0, #bank.b, to and 1 or 0, to or 0,
+    #bank.m > 0 and 1 or 0,
   }
   for _, line in ipairs(lines) do
-    local elsewhere = 0
+    local elsewhere = kept_for_missing(line.account)
     for _, other in ipairs(bank.b) do
       local held = other.h[line.account]
       if held and other ~= branch then
@@ -297,17 +359,22 @@ if ARGV[10] == '1' then
   if branch then
     table.remove(bank.b, at)
   end
+  come_back(caller)
   save()
   wake(servable())
-  return {caller, number, known and 1 or 0, 0, 0, #bank.b, 0, 0}
+  return {caller, number, known and 1 or 0, 0, 0, #bank.b, 0, 0, 0}
 end
 if not branch then
   branch = {n = caller, h = {}}
+  for account, amount in pairs(come_back(caller)) do
+    branch.h[account] = {l = 0, g = amount, n = 0, p = 0}
+  end
   bank.b[#bank.b + 1] = branch
 end
 branch.c, branch.e = number, now_ms + lease_ms
 local lines = lines_of()
 keep(branch, lines)
+look()
 local settling = now_ms < bank.u
 local asked = asks(branch)
 local lacks = ask(branch, lines, settling)

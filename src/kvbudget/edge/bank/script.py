@@ -31,6 +31,7 @@ def arguments(
     parts: list[bytes | int | str] = [
         1, keys.bank, keys.channel, publish, run_id, b"" if wall_ms is None else wall_ms,
         call.branch, call.number, call.lease_ms, call.priority, call.waited_ms, int(call.leaves),
+        *(("", "", "") if call.reading is None else call.reading),
     ]  # fmt: skip
     for line in call.lines:
         parts += line
@@ -43,12 +44,30 @@ def answer_of(call: Call, reply: object) -> Answer | None:
         return None
     lines = () if call.leaves else call.lines
     match reply:
-        case [bytes(branch), call.number, known, short, settling, int(branches), yields, int(to), *figures] if (
-            branch == call.branch.encode() and len(figures) == 2 * len(lines)
-        ):
+        case [
+            bytes(branch),
+            call.number,
+            known,
+            short,
+            settling,
+            int(branches),
+            yields,
+            int(to),
+            missing,
+            *figures,
+        ] if branch == call.branch.encode() and len(figures) == 2 * len(lines):
             pairs = zip(lines, figures[::2], figures[1::2], strict=True)
             slices = {line.account: Slice(_whole(granted), _whole(elsewhere)) for line, granted, elsewhere in pairs}
-            return Answer(call.number, known == 1, short == 1, settling == 1, branches, slices, to if yields else None)
+            return Answer(
+                call.number,
+                known == 1,
+                short == 1,
+                settling == 1,
+                branches,
+                slices,
+                to if yields else None,
+                missing == 1,
+            )
     raise LedgerError(f"ledger: {str(reply)[:80]!r} is no answer to call {call.number} of {call.branch}", fix=_REPORT)
 
 

@@ -10,8 +10,11 @@ A branch (one life of one gate) has a slice of each account until its lease runs
    Gates give out anew what ends with them, which is faster. But who asks and has waited PATIENCE_MS longer than all
    at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back.
 3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
-4. After a failure that may have struck all (no branch is left, and not all have left by themselves; or the memory is
-   new) nothing is granted but by rule 1, until all that may live were heard.
+4. A branch whose lease ran out may be gone, or only out of touch, and its requests run on. Its slice is nothing from
+   then on, but it is not granted to others before a look at the engine, made since, tells that nothing of it is held;
+   where the engine tells nothing, for one more lease, and at most for MISSING_MS. If it comes back, it is its own
+   again.
+5. A bank that has lost its memory grants nothing but by rule 1, until all leases of before are over.
 
 The sum of all slices that the bank has granted is at least what branches go by, whatever is lost, late or repeated:
 a branch lowers its slice before it says so, and raises it only by the answer to its last call (`gate.bank.branch`).
@@ -23,10 +26,11 @@ This is the reference. `edge.bank` does the same inside of Valkey or Redis, and 
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
 
 ASK_MS: Final = 1000
 PATIENCE_MS: Final = 500
+MISSING_MS: Final = 600_000  # longer than most answers take
 
 
 @dataclass(slots=True)
@@ -55,12 +59,23 @@ class _Branch:
 
 
 @dataclass(slots=True)
+class _Missing:
+    """A branch whose lease ran out, and what it may have promised out of its slice."""
+
+    looked_ms: int  # when the engine was last looked at; at first, when the lease ran out
+    until_ms: int  # unless a look tells that there is something
+    at_last_ms: int  # whatever is told
+    lease_ms: int
+    kept: dict[str, int]
+
+
+@dataclass(slots=True)
 class Bank:
     """All accounts of one pool. `settling_until_ms`: after a start without memory, until all old leases are over."""
 
     settling_until_ms: int = 0
     _branches: dict[str, _Branch] = field(default_factory=dict)
-    _lost: bool = False  # somebody's lease ran out, and it has not been heard of since everybody else's did
+    _missing: dict[str, _Missing] = field(default_factory=dict)
 
     def call(self, call: Call, now_ms: int) -> tuple[Answer | None, list[str]]:
         """Take in a call; returns the answer, None to one that is out of date, and the branches that should call soon:
@@ -72,11 +87,13 @@ class Bank:
         known = branch is not None
         if call.leaves:
             self._branches.pop(call.branch, None)
+            self._missing.pop(call.branch, None)
             return Answer(call.number, known, False, False, len(self._branches), {}), self._servable(now_ms)
         if branch is None:
-            branch = self._branches[call.branch] = _Branch(call.number, 0, {})
+            branch = self._branches[call.branch] = self._come_back(call)
         branch.number, branch.expires_ms = call.number, now_ms + call.lease_ms
         self._keep(branch, call.lines)
+        self._find(call.reading, now_ms)
         settling = now_ms < self.settling_until_ms
         asked_before = branch.asks(now_ms)
         lacks = self._ask(call, branch, now_ms, settling=settling)
@@ -103,21 +120,48 @@ class Bank:
     # Who is there
 
     def _expire(self, now_ms: int, lease_ms: int) -> None:
-        before = len(self._branches)
-        self._branches = {name: one for name, one in self._branches.items() if now_ms < one.expires_ms}
-        if len(self._branches) < before:
-            self._lost = True
-        if self._branches:
-            self._lost = False  # the others had time to say what they keep
-        elif self._lost:
-            self._lost = False
-            self.settling_until_ms = max(self.settling_until_ms, now_ms + lease_ms // 2)
+        self._missing = {name: one for name, one in self._missing.items() if now_ms < min(one.until_ms, one.at_last_ms)}
+        for name, one in list(self._branches.items()):
+            if now_ms < one.expires_ms:
+                continue
+            del self._branches[name]
+            kept = {account: held.granted for account, held in one.held.items() if held.granted > 0}
+            if kept:
+                self._missing[name] = _Missing(now_ms, now_ms + lease_ms, now_ms + MISSING_MS, lease_ms, kept)
+
+    def _come_back(self, call: Call) -> _Branch:
+        """One that is not known: what it had when its lease ran out, as far as that was kept, is its own."""
+        missing = self._missing.pop(call.branch, None)
+        kept = {} if missing is None else missing.kept
+        return _Branch(call.number, 0, {account: _Held(0, amount, 0, 0) for account, amount in kept.items()})
+
+    def _find(self, reading: Reading | None, now_ms: int) -> None:
+        """Whether the engine may still have something of those that are missing, by a look that was made since: beside
+        what all others have promised, in blocks or in sequences. However little that is, it may yet grow to all."""
+        if reading is None:
+            return
+        looked_ms = now_ms - reading.age_ms
+        there = reading.held > self._promised(BLOCKS) or reading.sequences > self._promised(SEQUENCES)
+        for name, one in list(self._missing.items()):
+            if one.looked_ms >= looked_ms:
+                continue
+            if there:
+                one.looked_ms, one.until_ms = looked_ms, now_ms + one.lease_ms
+            else:
+                del self._missing[name]
+
+    def _promised(self, account: str) -> int:
+        return sum([one.held[account].promised for one in self._branches.values() if account in one.held])
 
     def _free(self, account: str) -> int:
         """What is not granted; below 0 after there was more. Limits differ while a change is not known to all: the
         least holds; one who knows of none (0) says nothing of it."""
         limits = [one.held[account].limit for one in self._branches.values() if account in one.held]
-        return min([limit for limit in limits if limit > 0], default=0) - self.granted(account)
+        least = min([limit for limit in limits if limit > 0], default=0)
+        return least - self.granted(account) - self._kept_for_missing(account)
+
+    def _kept_for_missing(self, account: str) -> int:
+        return sum([one.kept.get(account, 0) for one in self._missing.values()])
 
     # What one keeps, asks for and is lent
 
@@ -209,5 +253,7 @@ class Bank:
         for line in call.lines:
             others = [one for name, one in self._branches.items() if name != call.branch and line.account in one.held]
             elsewhere = sum([one.held[line.account].promised for one in others])
+            elsewhere += self._kept_for_missing(line.account)
             slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
-        return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to)
+        missing = bool(self._missing)
+        return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)

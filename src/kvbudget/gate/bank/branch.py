@@ -8,7 +8,7 @@ what was promised out of it is claimed again.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvbudget.gate.bank.terms import Answer, Call, Line
+from kvbudget.gate.bank.terms import Answer, Call, Line, Reading
 
 # A lease ends for a branch so much sooner than for the bank: clocks that go faster or slower than each other by less
 # than that (a computer's drift by 0.01 % at most) are no danger.
@@ -30,8 +30,20 @@ class Stand(NamedTuple):
 class Branch:
     """State of one life of one gate towards one bank."""
 
-    __slots__ = ("_number", "_sent_ns", "branches", "elsewhere", "lease_ns", "name", "settling", "short", "slices",
-                 "until_ns", "yields_to")  # fmt: skip
+    __slots__ = (
+        "_number",
+        "_sent_ns",
+        "branches",
+        "elsewhere",
+        "lease_ns",
+        "missing",
+        "name",
+        "settling",
+        "short",
+        "slices",
+        "until_ns",
+        "yields_to",
+    )  # fmt: skip
 
     def __init__(self, name: str, lease_ns: int) -> None:
         """`name` must be new with every life; `lease_ns` is how long its slices last after it was last heard of."""
@@ -43,6 +55,7 @@ class Branch:
         self.short = False  # somebody else lacks something
         self.yields_to: int | None = None  # the class of one elsewhere who has waited much longer than all here
         self.settling = False
+        self.missing = False  # of gates whose lease ran out something may still be in the engine
         self.branches = 1
         self._number = 0
         self._sent_ns: int | None = None  # of the call that is not answered yet
@@ -56,7 +69,15 @@ class Branch:
         """When the call was made that is not answered yet."""
         return self._sent_ns
 
-    def call(self, stands: Sequence[Stand], now_ns: int, *, priority: int = 0, waited_ns: int = 0) -> Call:
+    def call(
+        self,
+        stands: Sequence[Stand],
+        now_ns: int,
+        *,
+        priority: int = 0,
+        waited_ns: int = 0,
+        reading: Reading | None = None,
+    ) -> Call:
         """What to tell the bank now; the slices are lowered to it. An answer to any earlier call counts no more."""
         lost = self.is_lost(now_ns)
         lines: list[Line] = []
@@ -71,7 +92,8 @@ class Branch:
         self.slices = slices
         self._number += 1
         self._sent_ns = now_ns
-        return Call(self.name, self._number, self.lease_ns // 10**6, tuple(lines), priority, waited_ns // 10**6)
+        lease_ms, waited_ms = self.lease_ns // 10**6, waited_ns // 10**6
+        return Call(self.name, self._number, lease_ms, tuple(lines), priority, waited_ms, reading=reading)
 
     def leave(self, now_ns: int) -> Call:
         """The last call: it gives up everything."""
@@ -92,7 +114,7 @@ class Branch:
         self.slices = {account: one.granted for account, one in answer.slices.items()}
         self.elsewhere = {account: one.elsewhere for account, one in answer.slices.items()}
         self.short, self.settling, self.branches = answer.short, answer.settling, answer.branches
-        self.yields_to = answer.yields_to
+        self.yields_to, self.missing = answer.yields_to, answer.missing
         return True
 
     def failed(self, number: int | None = None) -> None:

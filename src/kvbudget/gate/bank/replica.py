@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Answer, Call
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Answer, Call, Reading
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS, limits_of
@@ -54,6 +54,7 @@ class Replica:
         self._asked = ("", 0)  # for whom, in the last call, and how much
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
+        self._looked: tuple[int, int, int] | None = None  # (blocks, sequences, when) by the engine's word
         self._retry_ns = min(branch.lease_ns // 8, 10**9)  # a call is given up after that, and made again
 
     @property
@@ -89,6 +90,12 @@ class Replica:
         if branch.short and not self._knew_short:  # what lies idle is to be given back
             self._next_ns = min(self._next_ns, self._last_ns + GAP_NS)
         return self._call(now_ns) if now_ns >= max(self._next_ns, self._not_before_ns) else None
+
+    def looked(self, held: Blocks, sequences: int, looked_ns: int) -> None:
+        """The engine's own word of what it holds, and runs or lets wait, for all gates; what came another way aside."""
+        self._looked = (held, sequences, looked_ns)
+        if self.branch.missing:
+            self._next_ns = looked_ns  # others may wait for that
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
@@ -220,7 +227,11 @@ class Replica:
         self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
         waited_ns = 0 if ask is None else now_ns - ask.since_ns
         priority = 0 if ask is None else ask.priority
-        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns)
+        reading = None
+        if self._looked is not None:
+            held, there, looked_ns = self._looked
+            reading = Reading(held, there, -(-(now_ns - looked_ns) // 10**6))
+        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns, reading=reading)
         gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
 

@@ -28,11 +28,20 @@ class Line(NamedTuple):
     promised: int
 
 
+class Reading(NamedTuple):
+    """The engine's own word: blocks that it holds, and sequences that it runs or lets wait, so many ms ago."""
+
+    held: int
+    sequences: int
+    age_ms: int
+
+
 class Call(NamedTuple):
     """What a gate tells the bank. Calls of one gate are numbered; the bank heeds none that is older than the last.
 
     `branch`: one life of one gate, never used again. `priority`, `waited_ms`: of the first that waits, if it asks.
-    `leaves`: it gives up all that it has and will not call again.
+    `reading`: the last look at the engine; None where it tells nothing of this. `leaves`: it gives up all that it has
+    and will not call again.
     """
 
     branch: str
@@ -42,6 +51,7 @@ class Call(NamedTuple):
     priority: int = 0
     waited_ms: int = 0
     leaves: bool = False
+    reading: Reading | None = None
 
 
 class Slice(NamedTuple):
@@ -57,7 +67,8 @@ class Answer(NamedTuple):
     for what it was granted anew here. `short`: another gate lacks something, so nothing should lie idle. `yields_to`:
     the class of one at another gate who has waited so much longer than all here that nobody of it, or less urgent, is
     to be let in before. `settling`: the bank waits for those whom it may have forgotten, and grants nothing beyond what
-    they say that they keep."""
+    they say that they keep. `missing`: of gates whose lease ran out something may still be in the engine; a fresh look
+    at it would tell."""
 
     number: int
     known: bool
@@ -66,3 +77,4 @@ class Answer(NamedTuple):
     branches: int
     slices: dict[str, Slice]
     yields_to: int | None = None
+    missing: bool = False
