@@ -11,7 +11,7 @@ from kvbudget.edge.bank.lines import Asked, LineError, Told, asked_in, asked_lin
 from kvbudget.edge.bank.socket_server import BankServer
 from kvbudget.edge.bank.socket_store import SocketStore
 from kvbudget.edge.bank.store import LedgerError
-from kvbudget.gate.bank.terms import BLOCKS, Answer, Call, Line, Slice
+from kvbudget.gate.bank.terms import BLOCKS, Answer, Call, Line, Reading, Slice
 
 Scene = Callable[[BankServer, SocketStore, SocketStore], Awaitable[None]]
 
@@ -156,10 +156,11 @@ def test_who_is_not_expected_is_not_listened_to(tmp_path: Path) -> None:
         b"rubbish\n",
         b"[]\n",
         b'{"a": 1}\n',
-        b'[0, "pool", "a", 1, 5000, [["blocks", -1, 0, 0, 0, 0]], 0, 0, false]\n',
-        b'[0, "pool", "a", 1, 5000, [["blocks", 1e3, 0, 0, 0, 0]], 0, 0, false]\n',
-        b'[0, "", "a", 1, 5000, [], 0, 0, false]\n',
-        b'[0, "pool", "a", 0, 5000, [], 0, 0, false]\n',
+        b'[0, "pool", "a", 1, 5000, [["blocks", -1, 0, 0, 0, 0]], 0, 0, false, null]\n',
+        b'[0, "pool", "a", 1, 5000, [["blocks", 1e3, 0, 0, 0, 0]], 0, 0, false, null]\n',
+        b'[0, "pool", "a", 1, 5000, [["blocks", 1, 0, 0, 0, 0]], 0, 0, false, [1, -1, 0]]\n',
+        b'[0, "", "a", 1, 5000, [], 0, 0, false, null]\n',
+        b'[0, "pool", "a", 0, 5000, [], 0, 0, false, null]\n',
         b"x" * 300_000,
     ],
 )
@@ -198,16 +199,16 @@ def test_a_gate_that_never_reads_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_every_line_is_read_as_it_was_written() -> None:
-    call = Call("a", 3, 5000, (Line(BLOCKS, 9, 1, 2, 3, 4),), -1, 7, leaves=True)
+    call = Call("a", 3, 5000, (Line(BLOCKS, 9, 1, 2, 3, 4),), -1, 7, leaves=True, reading=Reading(1, 2, 3))
     assert asked_in(asked_line(Asked(4, "http://engine", call))) == Asked(4, "http://engine", call)
     answer = Answer(3, True, False, True, 2, {BLOCKS: Slice(4, 5)})
     for told in (
         Told(1, answer),
-        Told(0, answer._replace(yields_to=-3)),
+        Told(0, answer._replace(yields_to=-3, missing=True)),
         Told(2, None),
         Told(-1, None, "pool", "branch"),
     ):
         assert told_in(told_line(told)) == told
-    for line in (b"1", b"[-1]", b'[1, 2, true, true, true, 2, {"blocks": [1]}, null]', b"[1, 2]"):
+    for line in (b"1", b"[-1]", b'[1, 2, true, true, true, 2, {"blocks": [1]}, null, false]', b"[1, 2]"):
         with pytest.raises(LineError):
             told_in(line)

@@ -1,8 +1,8 @@
 """One of the processes of `kvbudget serve --workers N`: what its parent tells it, and what it tells its parent.
 
 Started by the parent as `python -m kvbudget.cli.serving.worker FD`, with one end of a socket pair. The first line that
-it reads there are its orders. The end of the stream says to end at once: the parent is in a hurry, or gone, and no worker
-outlives it, since ledger and admin port are gone with it.
+it reads there are its orders. The end of the stream says to end at once: the parent is in a hurry, or gone, and no
+worker outlives it, since ledger and admin port are gone with it.
 """
 
 import argparse

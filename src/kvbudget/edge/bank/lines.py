@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
+from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
 LONGEST_LINE: Final = 256 * 1024
 WOKEN: Final = -1  # in place of the number of a question: nobody asked
@@ -37,7 +37,7 @@ class Told(NamedTuple):
 def asked_line(asked: Asked) -> bytes:
     """With its end of line."""
     call = asked.call
-    flags = [call.priority, call.waited_ms, call.leaves]
+    flags = [call.priority, call.waited_ms, call.leaves, call.reading and tuple(call.reading)]
     lines = [tuple(line) for line in call.lines]
     return _line([asked.number, asked.pool, call.branch, call.number, call.lease_ms, lines, *flags])
 
@@ -50,7 +50,8 @@ def told_line(told: Told) -> bytes:
     if answer is None:
         return _line([told.number])
     slices = {account: (one.granted, one.elsewhere) for account, one in answer.slices.items()}
-    figures = [answer.number, answer.known, answer.short, answer.settling, answer.branches, slices, answer.yields_to]
+    figures = [answer.number, answer.known, answer.short, answer.settling, answer.branches, slices]
+    figures += [answer.yields_to, answer.missing]
     return _line([told.number, *figures])
 
 
@@ -58,11 +59,13 @@ def asked_in(line: bytes) -> Asked:
     """Raises LineError for what is no question: every figure is looked at, as it is reckoned with."""
     match _array(line):
         case [int(number), str(pool), str(branch), int(count), int(lease_ms), list(rows), int(priority), int(waited_ms),
-              bool(leaves)] if number >= 0 and len(rows) <= _MOST_LINES and lease_ms > 0 and count > 0:  # fmt: skip
-            if not (_is_name(pool) and _is_name(branch)) or abs(priority) > _LARGEST or waited_ms < 0:
+              bool(leaves), None | list() as reading]:  # fmt: skip
+            named = _is_name(pool) and _is_name(branch) and len(rows) <= _MOST_LINES
+            if not named or min(number, count - 1, lease_ms - 1, waited_ms) < 0 or abs(priority) > _LARGEST:
                 raise LineError(f"no call: {line[:100]!r}")
             lines = tuple([_row(row) for row in rows])
-            return Asked(number, pool, Call(branch, count, lease_ms, lines, priority, waited_ms, leaves))
+            call = Call(branch, count, lease_ms, lines, priority, waited_ms, leaves, _reading(reading))
+            return Asked(number, pool, call)
     raise LineError(f"no call: {line[:100]!r}")
 
 
@@ -74,12 +77,12 @@ def told_in(line: bytes) -> Told:
         case [int(number)] if number >= 0:
             return Told(number, None)
         case [int(number), int(count), bool(known), bool(short), bool(settling), int(branches), dict(slices),
-              int() | None as yields_to]:  # fmt: skip
+              int() | None as yields_to, bool(missing)]:  # fmt: skip
             try:
                 found = {account: Slice(int(granted), int(away)) for account, (granted, away) in slices.items()}
             except (TypeError, ValueError) as error:
                 raise LineError(f"no answer: {line[:100]!r}") from error
-            return Told(number, Answer(count, known, short, settling, branches, found, yields_to))
+            return Told(number, Answer(count, known, short, settling, branches, found, yields_to, missing))
     raise LineError(f"no answer: {line[:100]!r}")
 
 
@@ -101,6 +104,15 @@ def _row(row: object) -> Line:
             if min(line[1:]) >= 0 and max(line[1:]) <= _LARGEST:
                 return line
     raise LineError(f"no account: {str(row)[:100]}")
+
+
+def _reading(figures: list[Any] | None) -> Reading | None:
+    match figures:
+        case None:
+            return None
+        case [int(held), int(sequences), int(age_ms)] if min(figures) >= 0 and max(figures) <= _LARGEST:
+            return Reading(held, sequences, age_ms)
+    raise LineError(f"no look at an engine: {str(figures)[:100]}")
 
 
 def _is_name(text: str) -> bool:
