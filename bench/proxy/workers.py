@@ -1,9 +1,10 @@
 """Do two workers give twice of one? The gate alone, with `--workers 2` and with `--workers 4`, before one mock engine.
 
 Two questions, in interleaved rounds. *Per CPU second*: gate and all its processes on one core, mock engine and load on
-another; what sharing a pool costs is what is lost here, and nothing lost means that N workers are N cores' worth.
-*By the clock*: everything on all cores. Mock engine and load need a part of these, which is told: with C cores, more
-than C / (1 + that part) of one worker's speed cannot be seen on this machine.
+another; what N processes lose here beside one they lose on N cores. Two gates that share nothing (`2 apart`) tell how
+much of it is two processes taking turns on one core, which on cores of their own is none.
+*By the clock*: everything on all cores. Mock engine and load need a part of these, whatever else runs on the machine
+another: both are told.
 
     make bench-workers                                 # or: python bench/proxy/workers.py --rounds 5 --seconds 3
 """
@@ -16,10 +17,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import rig
 import stacks
@@ -27,18 +30,27 @@ import stacks
 CONNECTIONS = 64
 BODY_BYTES = 2_000
 SETTLE_S = 0.3
+APART = "2 apart"
+
+
+class Run(NamedTuple):
+    """`gate_s`, `mock_s`: CPU time of the gates, of mock engine and load. `calls`: of the ledger."""
+
+    answers: int
+    gate_s: float
+    mock_s: float
+    wall_s: float
+    calls: float
+    p99_us: float
 
 
 @dataclass
 class Series:
-    """Of one number of workers: a figure a round."""
+    """Of one way to serve: the gates that the load is spread over, and two runs a round."""
 
-    per_cpu_s: list[float] = field(default_factory=list)
-    per_s: list[float] = field(default_factory=list)
-    others_share: list[float] = field(default_factory=list)  # of the CPU: mock engine and load
-    idle_share: list[float] = field(default_factory=list)  # of the gate's cores; negative: others ran there
-    calls: list[float] = field(default_factory=list)
-    p99_us: list[float] = field(default_factory=list)
+    gates: list[rig.Stack]
+    pinned: list[Run] = field(default_factory=list)
+    free: list[Run] = field(default_factory=list)
 
 
 def main() -> int:
@@ -50,132 +62,129 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     compiled = (stacks.COMPILED / ".ready").exists() and not args.plain
-    series = {count: Series() for count in args.workers}
     with tempfile.TemporaryDirectory(prefix="bench-workers-") as name, ExitStack() as stack:
         try:
             rig.build()
-            _measure(series, args, compiled, Path(name), stack)
+            series = _measured(args, {"PYTHONPATH": str(stacks.COMPILED)} if compiled else {}, Path(name), stack)
         except rig.RigError as error:
             print(error, file=sys.stderr)
             return 2
-    found = {str(count): _medians(one) for count, one in series.items()}
-    ratios = _ratios(series)
+    every = len(os.sched_getaffinity(0))
+    found = {name: _figures(one, series.get("1", one), every) for name, one in series.items()}
     if args.json:
-        print(json.dumps({"compiled": compiled, "rounds": args.rounds, "workers": found, "ratios": ratios}))
+        print(json.dumps({"compiled": compiled, "rounds": args.rounds, "cores": every, "ways": found}))
     else:
-        _tell(found, ratios, compiled=compiled)
+        _tell(found, compiled=compiled)
     return 0
 
 
-def _measure(
-    series: dict[int, Series], args: argparse.Namespace, compiled: bool, folder: Path, stack: ExitStack
-) -> None:
+def _measured(
+    args: argparse.Namespace, environment: dict[str, str], folder: Path, stack: ExitStack
+) -> dict[str, Series]:
     cores, every = rig.choose_cores(), sorted(os.sched_getaffinity(0))
     mock = stack.enter_context(rig.running(
         [str(rig.BUILD_FOLDER / "mock_engine"), str(rig.NUM_GPU_BLOCKS), str(rig.MAX_MODEL_LEN)],
         every, log=folder / "mock.log", pipe=True,
     ))  # fmt: skip
-    engine_port = int(rig.first_line(mock.stdout, mock, "mock_engine"))
-    gates = {count: stack.enter_context(_gate(count, compiled, engine_port, every, folder)) for count in args.workers}
+    port = int(rig.first_line(mock.stdout, mock, "mock_engine"))
+
+    def gate(name: str, *flags: str) -> rig.Stack:
+        return stack.enter_context(stacks.gate_of(name, environment, port, every, folder, *flags))
+
+    series = {str(count): Series([gate(f"{count} workers", "--workers", str(count))]) for count in args.workers}
+    series[APART] = Series([gate("apart a"), gate("apart b")])
     for _ in range(args.rounds):
-        for count, gate in gates.items():
-            one = series[count]
-            assert gate.pid is not None
-            _pin(gate.pid, [cores.proxy])
-            _pin(mock.pid, [cores.load])
-            answers, gate_s, _, _, calls, _ = _offer(gate, mock.pid, [cores.load], args.seconds)
-            one.per_cpu_s.append(answers / gate_s)
-            one.calls.append(calls / answers)
-            _pin(gate.pid, every)
-            _pin(mock.pid, every)
-            answers, gate_s, mock_s, wall_s, _, p99_us = _offer(gate, mock.pid, every, args.seconds)
-            one.per_s.append(answers / wall_s)
-            one.p99_us.append(p99_us)
-            one.others_share.append(mock_s / (gate_s + mock_s))
-            one.idle_share.append(1 - (gate_s + mock_s) / (wall_s * len(every)))
+        for one in series.values():
+            _pin(one.gates, mock.pid, [cores.proxy], [cores.load])
+            one.pinned.append(_run(one.gates, mock.pid, [cores.load], args.seconds))
+            _pin(one.gates, mock.pid, every, every)
+            one.free.append(_run(one.gates, mock.pid, every, args.seconds))
+    return series
 
 
-def _offer(
-    gate: rig.Stack, mock: int, cores: Sequence[int], seconds: float
-) -> tuple[int, float, float, float, float, float]:
-    """Answers; CPU s of the gate, of mock and load; seconds; calls of the ledger; p99 in us."""
-    assert gate.pid is not None
-    rig.offer(gate.port, cores, rig.Offer(CONNECTIONS, SETTLE_S, BODY_BYTES))
-    gate_s, mock_s, calls = rig.cpu_seconds(gate.pid), rig.cpu_seconds(mock), _ledger_calls(gate.admin)
-    own = os.times()
+def _run(gates: Sequence[rig.Stack], mock: int, cores: Sequence[int], seconds: float) -> Run:
+    share = CONNECTIONS // len(gates)
+
+    def offered(seconds: float) -> list[rig.Load]:
+        asked = rig.Offer(share, seconds, BODY_BYTES)
+        with ThreadPoolExecutor(len(gates)) as threads:
+            return list(threads.map(lambda gate: rig.offer(gate.port, cores, asked), gates))
+
+    offered(SETTLE_S)
+    gate_s, mock_s, calls, own = _cpu_s(gates), rig.cpu_seconds(mock), _ledger_calls(gates), os.times()
     began = time.monotonic()
-    seen = rig.offer(gate.port, cores, rig.Offer(CONNECTIONS, seconds, BODY_BYTES))
+    seen = offered(seconds)
     wall_s = time.monotonic() - began
-    if seen.bad or seen.lost or not seen.answers:
-        raise rig.RigError(f"{gate.name}: {seen.bad} of {seen.answers} answers were bad, {seen.lost} lost")
     after = os.times()
     load_s = after.children_user + after.children_system - own.children_user - own.children_system
-    gate_s = rig.cpu_seconds(gate.pid) - gate_s
-    mock_s = rig.cpu_seconds(mock) - mock_s + load_s
-    return seen.answers, gate_s, mock_s, wall_s, _ledger_calls(gate.admin) - calls, seen.p99_us
+    answers = sum(one.answers for one in seen)
+    if not answers or any(one.bad or one.lost for one in seen):
+        raise rig.RigError(f"{gates[0].name}: answers were bad or lost: {seen}")
+    return Run(
+        answers,
+        _cpu_s(gates) - gate_s,
+        rig.cpu_seconds(mock) - mock_s + load_s,
+        wall_s,
+        _ledger_calls(gates) - calls,
+        max(one.p99_us for one in seen),
+    )
 
 
-@contextmanager
-def _gate(count: int, compiled: bool, engine_port: int, cores: Sequence[int], folder: Path) -> Iterator[rig.Stack]:
-    environment = {"PYTHONPATH": str(stacks.COMPILED)} if compiled else {}
-    with stacks.gate_of(f"{count} workers", environment, engine_port, cores, folder, "--workers", str(count)) as gate:
-        yield gate
+def _cpu_s(gates: Sequence[rig.Stack]) -> float:
+    return sum(rig.cpu_seconds(gate.pid) for gate in gates if gate.pid is not None)
 
 
-def _pin(pid: int, cores: Sequence[int]) -> None:
-    for member in rig.tree(pid):
-        for task in Path(f"/proc/{member}/task").iterdir():
-            try:
-                os.sched_setaffinity(int(task.name), set(cores))
-            except ProcessLookupError:
-                continue
+def _pin(gates: Sequence[rig.Stack], mock: int, cores: Sequence[int], mock_cores: Sequence[int]) -> None:
+    for pid, where in [*[(gate.pid, cores) for gate in gates], (mock, mock_cores)]:
+        for member in rig.tree(pid or 0):
+            for task in Path(f"/proc/{member}/task").iterdir():
+                try:
+                    os.sched_setaffinity(int(task.name), set(where))
+                except ProcessLookupError:
+                    continue
 
 
-def _ledger_calls(admin: str) -> float:
-    with urllib.request.urlopen(f"{admin}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+def _ledger_calls(gates: Sequence[rig.Stack]) -> float:
+    lines: list[str] = []
+    for gate in gates:
+        with urllib.request.urlopen(f"{gate.admin}/metrics", timeout=10) as answer:
+            lines += answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("kvbudget_ledger_calls_total "))
 
 
-def _medians(one: Series) -> dict[str, float]:
+def _figures(one: Series, first: Series, cores: int) -> dict[str, float]:
+    """Medians. Ratios: each round beside the same round of one process, then the median: what else runs hits both."""
+    per_cpu_s = [run.answers / run.gate_s for run in one.pinned]
+    per_s = [run.answers / run.wall_s for run in one.free]
+    first_per_cpu_s = [run.answers / run.gate_s for run in first.pinned]
+    first_per_s = [run.answers / run.wall_s for run in first.free]
     return {
-        "requests_per_cpu_s": statistics.median(one.per_cpu_s),
-        "requests_per_s": statistics.median(one.per_s),
-        "mock_and_load_share": statistics.median(one.others_share),
-        "rest_of_machine_share": statistics.median(one.idle_share),
-        "ledger_calls_per_request": statistics.median(one.calls),
-        "p99_us": statistics.median(one.p99_us),
+        "requests_per_cpu_s": statistics.median(per_cpu_s),
+        "per_cpu_s_ratio": _ratio(per_cpu_s, first_per_cpu_s),
+        "requests_per_s": statistics.median(per_s),
+        "per_s_ratio": _ratio(per_s, first_per_s),
+        "p99_us": statistics.median(run.p99_us for run in one.free),
+        "mock_and_load_share": statistics.median(run.mock_s / (run.gate_s + run.mock_s) for run in one.free),
+        "rest_share": statistics.median(1 - (run.gate_s + run.mock_s) / (run.wall_s * cores) for run in one.free),
+        "ledger_calls_per_request": statistics.median(run.calls / run.answers for run in one.free),
+        "ledger_calls_per_s": statistics.median(run.calls / run.wall_s for run in one.free),
     }
 
 
-def _ratios(series: dict[int, Series]) -> dict[str, dict[str, float]]:
-    """Each round beside the same round of one process, then the median: what else runs hits both."""
-    first = series.get(1) or next(iter(series.values()))
-    return {
-        str(count): {
-            "per_cpu_s": statistics.median(_beside(one.per_cpu_s, first.per_cpu_s)),
-            "per_s": statistics.median(_beside(one.per_s, first.per_s)),
-        }
-        for count, one in series.items()
-    }
+def _ratio(figures: list[float], base: list[float]) -> float:
+    return statistics.median(figure / other for figure, other in zip(figures, base, strict=True))
 
 
-def _beside(figures: list[float], base: list[float]) -> list[float]:
-    return [figure / other for figure, other in zip(figures, base, strict=True)]
-
-
-def _tell(found: dict[str, dict[str, float]], ratios: dict[str, dict[str, float]], *, compiled: bool) -> None:
+def _tell(found: dict[str, dict[str, float]], *, compiled: bool) -> None:
     print(f"the gate, {'compiled' if compiled else 'plain Python'}; medians; ratios beside 1 worker, round by round")
-    print(
-        "| workers | req/CPU s | ratio | req/s | ratio | p99 ms | mock+load of CPU | rest of machine | calls/request |"
-    )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for count, one in found.items():
+    print("| workers | req/CPU s | ratio | req/s | ratio | p99 ms | mock+load | others | calls/request | calls/s |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name, one in found.items():
         print(
-            f"| {count} | {one['requests_per_cpu_s']:,.0f} | {ratios[count]['per_cpu_s']:.2f} "
-            f"| {one['requests_per_s']:,.0f} | {ratios[count]['per_s']:.2f} | {one['p99_us'] / 1000:.1f} "
-            f"| {one['mock_and_load_share']:.0%} | {one['rest_of_machine_share']:.0%} "
-            f"| {one['ledger_calls_per_request']:.4f} |"
+            f"| {name} | {one['requests_per_cpu_s']:,.0f} | {one['per_cpu_s_ratio']:.2f} "
+            f"| {one['requests_per_s']:,.0f} | {one['per_s_ratio']:.2f} | {one['p99_us'] / 1000:.1f} "
+            f"| {one['mock_and_load_share']:.0%} | {one['rest_share']:.0%} "
+            f"| {one['ledger_calls_per_request']:.4f} | {one['ledger_calls_per_s']:.0f} |"
         )
 
 
