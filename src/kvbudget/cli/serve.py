@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvbudget.cli.serving.flags import add_flags
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         from kvbudget.cli.serving.parent import serve_with_workers
 
         _raise_file_limit()
-        return asyncio.run(serve_with_workers(args, settings, given))
+        return _run(serve_with_workers(args, settings, given))
     return serve_alone(args, settings, given)
 
 
@@ -67,15 +67,18 @@ def serve_alone(
 
     _raise_file_limit()
     keep_freed_memory()
+    return _run(_serve(args, settings, given, worker))
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop
-
-        return uvloop.run(_serve(args, settings, given, worker))
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
-        return asyncio.run(_serve(args, settings, given, worker))
+        return asyncio.run(serving)
+    return uvloop.run(serving)
 
 
 class _PrintableFormatter(logging.Formatter):
