@@ -48,6 +48,7 @@ class Replica:
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
         self._told: tuple[tuple[int, ...], str, bool] | None = None
+        self._is_changed = False  # since that, as far as was looked
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
         self._woken = False  # while a call was under way, or too soon after one that failed
@@ -81,8 +82,12 @@ class Replica:
                 return None
             branch.failed()
             self._next_ns = now_ns
+        urgent = self.gate.queue or branch.short or self._woken
+        if self._is_changed and now_ns < self._next_ns and not urgent:
+            return None  # a call that is not urgent is made soon, and tells of whatever comes until then
         told = self._state()
         if told != self._told:
+            self._is_changed = True
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
         if self._woken:
@@ -220,7 +225,7 @@ class Replica:
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
             *self._tenants(),
         ]
-        self._told = self._state()
+        self._told, self._is_changed = self._state(), False
         self._last_ns = now_ns
         self._knew_short = branch.short
         beat_ns = min(branch.lease_ns // 3, BEAT_NS)
