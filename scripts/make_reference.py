@@ -25,6 +25,7 @@ from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.workers.expositions import WORKER_METRICS
 from kvbudget.errors import AccountingError, BadConfigError, BadValueError, InputError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.why import Why
 from kvbudget.planner.budget.schema import BACKEND
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +83,31 @@ OUTCOMES = {
     Outcome.TIMED_OUT: "The engine kept silent for too long.",
     Outcome.LEASE_LOST: "While it ran, this gate was out of touch with the shared ledger for a lease, and its blocks were given to another gate.",
     Outcome.SHUT_DOWN: "Cut off when the gate ended.",
+}
+# Why one who waits does so, for people; KeyError when one is missing.
+WHYS = {
+    Why.TURN: "Others go first: who is before it, or one that lacks room and that it would put off.",
+    Why.POOL: "The pool has no room for it beside what is promised.",
+    Why.SEQUENCES: "As many sequences run as may (`max_num_seqs`).",
+    Why.TENANT_SHARE: "What room there is stays free for other tenants or classes.",
+    Why.TENANT_BLOCKS: "Its tenant has reserved as many blocks as it may (`max_blocks`).",
+    Why.PROMPTS: "Prompts that the engine has not computed yet come first.",
+    Why.ENGINE_BUSY: "The engine said that it is overloaded.",
+}
+# What the admin port answers.
+ADMIN_PATHS = {
+    "/": "A browser is led to `/live`; a program gets the list of paths.",
+    "/live, /ledger, /simulate": "Pages ([live](how-to/live.md), [ledger](how-to/ledger.md)).",
+    "/login, /logout, /api/session": "With `KVBUDGET_ADMIN_TOKEN` alone: signing in ([the admin port](how-to/operate.md#the-admin-port)).",
+    "/health, /ready": "For probes; they want no token. `/ready` is 503 while nothing can be served, and says why.",
+    "/metrics": "Below.",
+    "/v1/state": "The gate as one JSON document; `queue.next` says of each who waits `why`, and `left_ms`, how long still.",
+    "/v1/instances": "Each instance; `POST /v1/instances/NAME/drain` and `/resume` take it out and back.",
+    "/v1/findings, /v1/forecast": "What is wrong with each engine, and what is foretold of demand.",
+    "/v1/mode, /v1/reload": "`POST`: shadow mode on or off; take over the settings.",
+    "/api/live, /api/live/stream": "What the live page draws, once, or as server-sent events that begin with the last quarter of an hour.",
+    "/api/whatif": '`POST {"max_num_seqs": 12, "max_context": "4k"}`: the last quarter of an hour, simulated with today\'s limits and with these.',
+    "/api/plan, /api/export, /api/catalogue, /api/scenarios, /api/simulate, /api/pages": "What the other pages ask, also of `kvbudget ui`.",
 }
 BACKENDS = {
     "url": "Where it is: `http://HOST:PORT`.",
@@ -241,6 +267,7 @@ def reference() -> str:
         backends(),
         refusals(),
         error_codes(),
+        admin_paths(),
         metrics(),
     ]
     return "\n".join(section.strip() + "\n" for section in sections)
@@ -388,6 +415,17 @@ def refusals() -> str:
     lines += ["", "`--overload-status` replaces 429.", "", "## Outcomes", ""]
     lines += ["Label `outcome` of `kvbudget_requests_total`.", "", "| outcome | meaning |", "|---|---|"]
     lines += [f"| `{outcome}` | {text} |" for outcome, text in OUTCOMES.items()]
+    lines += ["", "## Why a request waits", ""]
+    lines += ["`why` in `/v1/state` and `/api/live`: the word of the gate's last look at it.", ""]
+    lines += ["| why | meaning |", "|---|---|", *[f"| `{why}` | {WHYS[why]} |" for why in Why]]
+    return "\n".join(lines)
+
+
+def admin_paths() -> str:
+    """What the admin port answers."""
+    lines = ["## Paths of the admin port", "", "| path | what |", "|---|---|"]
+    for paths, text in ADMIN_PATHS.items():
+        lines.append(f"| {', '.join(f'`{path}`' for path in paths.split(', '))} | {text} |")
     return "\n".join(lines)
 
 

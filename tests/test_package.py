@@ -34,7 +34,7 @@ def test_the_wheel_has_the_pages_the_catalogue_the_man_page_and_completions_and_
     assert sources <= package
     for name in ("ledger.html", "ledger.js", "style.css", "words.js"):
         assert f"kvbudget/edge/web/static/{name}" in package
-    assert {"kvbudget/edge/web/catalogue.json", "kvbudget/py.typed"} <= package
+    assert {"kvbudget/edge/web/catalogue.json", "kvbudget/edge/bank/bank.lua", "kvbudget/py.typed"} <= package
     shared = {name.partition("/data/")[2] for name in names if "/data/" in name}
     assert {"share/man/man1/kvbudget.1", "share/bash-completion/completions/kvbudget"} <= shared
     assert not [name for name in names if name.startswith(("tests", "bench", "scripts"))]

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +15,7 @@ from kvbudget.edge.web.pages import page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -50,3 +50,26 @@ def browser() -> "Iterator[Browser]":
         chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def visit(browser: "Browser") -> "Iterator[Callable[..., Page]]":
+    """`visit(address, width=1280, dark=False, fails=False)`: a page. An error on its console, or a request to another
+    host, fails the test. `fails`: one of its own requests is expected to. Ask for it after what serves the page."""
+    pages: list[Page] = []
+    wrong: list[str] = []
+
+    def opened(address: str, width: int = 1280, *, dark: bool = False, fails: bool = False) -> "Page":
+        host = address.split("/")[2]
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light")
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" and not fails else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda asked: None if host in asked.url else wrong.append(asked.url))
+        pages.append(page)
+        page.goto(address)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert wrong == []

@@ -265,3 +265,40 @@ def test_each_export_is_a_file_to_keep(browser: "Browser", url: str, name: str) 
             page.click(f'[data-export="{name}"]')
         assert download.value.suggested_filename == name
         assert download.value.path().stat().st_size > 200
+
+
+def test_every_worked_example_opens_and_says_what_to_look_at(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?lang=en&kv_heads=4") as page:
+        expect(page.locator("#example")).to_be_hidden()
+        page.locator("#to-examples").focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "h-examples"
+        links = page.locator("#examples a")
+        found = links.evaluate_all("all => all.map(one => [one.textContent, one.getAttribute('href')])")
+        assert len(found) > 20
+        for title, address in found:
+            page.goto(f"{url}{address}")
+            if address.startswith("/ledger"):
+                expect(page.locator("#example")).to_contain_text(f"{title}: ")
+                expect(page.locator("#problem")).to_be_hidden()
+                expect(page.locator("#compare")).to_be_visible(visible="#kept" in address)
+            else:
+                expect(page.locator('select[name="scenario"]')).to_have_value(
+                    address.split("scenario=")[1].split("&")[0]
+                )
+
+
+@pytest.mark.parametrize(("language", "pool"), [("en", "tokens in the pool"), ("zh", "池中 token 数")])
+def test_two_cards_beside_one_show_why_they_more_than_triple(
+    browser: "Browser", url: str, language: str, pool: str
+) -> None:
+    with opened(browser, f"{url}/ledger?lang={language}") as page:
+        page.locator("#examples a[href*='tp=2']").click()
+        expect(page.locator("#t-compare tbody tr", has_text=pool)).to_contain_text("32,496117,488")
+        rows = page.locator("#t-compare tbody tr")
+        expect(rows.filter(has_text="7")).not_to_have_count(0)
+        expect(page.locator("#t-compare")).to_contain_text("39.12 GiB19.56 GiB")  # weights of one GPU
+        expect(page.locator("#t-compare")).to_contain_text("24.21 GiB43.77 GiB")  # its cache
+        shows(page, "ceiling", "28")
+        page.go_back()
+        shows(page, "needed", "16.00 GiB")

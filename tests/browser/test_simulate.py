@@ -1,5 +1,6 @@
 """The simulation page in a real browser: what it draws is what the simulator said."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,7 +8,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
+
+    Visit = Callable[..., Page]
 
 pytestmark = pytest.mark.browser
 
@@ -66,3 +69,48 @@ def test_a_trace_of_ones_own_is_simulated(browser: "Browser", url: str) -> None:
     expect(page.locator("#t-runs tbody tr")).to_have_count(2, timeout=60_000)
     expect(page.locator("#t-runs")).to_contain_text("20")
     page.close()
+
+
+def test_a_simulation_is_run_by_keyboard_alone(visit: "Visit", url: str) -> None:
+    page = visit(f"{url}/simulate?lang=en&scenario=steady")
+    expect(page.locator("#about")).to_contain_text("8 requests a second")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    focused = "document.activeElement.name || document.activeElement.id"
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate(focused))
+        if reached[-1] == "requests":
+            page.keyboard.type("40")
+        if reached[-1] == "rates":
+            page.keyboard.press("Control+A")
+            page.keyboard.type("1")
+        if reached[-1] == "run":
+            break
+    assert {"scenario", "requests", "rates", "policy"} - set(reached) <= {"policy"}, reached
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    expect(page.locator("#t-runs tbody tr")).to_have_count(2, timeout=60_000)
+    for _ in range(6):  # a table that is wider than the page is moved by arrows
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "scroll":
+            break
+    assert page.evaluate("document.activeElement.className") == "scroll"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(("language", "title", "figure"), [("en", "Simulation", "finished"), ("zh", "模拟", "完成")])
+def test_it_is_whole_in_both_languages_and_widths(
+    visit: "Visit", url: str, width: int, language: str, title: str, figure: str, dark: bool
+) -> None:
+    page = visit(f"{url}/simulate?lang={language}", width, dark=dark)
+    expect(page.locator("h1")).to_have_text(title)
+    page.fill('input[name="requests"]', "30")
+    page.fill('input[name="rates"]', "1")
+    page.click("#run")
+    expect(page.locator("#t-runs thead")).to_contain_text(figure, timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in serious] == []

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from kvbudget.cli.language import is_chinese, words, wrapped
+from kvbudget.cli.language import Piece, is_chinese, pieces_of, words, wrapped
 from kvbudget.cli.main import ABOUT, COMMANDS, HOW, main, parser_of
 
 
@@ -30,6 +30,7 @@ def test_every_text_of_every_command_is_known_and_none_is_left_over() -> None:
         parser = parser_of(name)
         used |= {parser.usage} if parser.usage else set()
         used |= {group.title for group in parser._action_groups if group.title}
+        used |= {piece.said for piece in pieces_of(parser.epilog or "") if piece.said}
         used |= {action.help for action in parser._actions if action.help and action.help is not argparse.SUPPRESS}
     known = words()
     assert used - known.keys() == set(), "put these into src/kvbudget/cli/help_zh.json"
@@ -66,6 +67,10 @@ def test_help_is_chinese_where_it_is_asked_for(
         main([command, "--help"])
     shown = "".join(capsys.readouterr().out.split())
     assert "".join(words()[COMMANDS[command]].split()) in shown
+    for kept, said, prose in pieces_of(parser_of(command).epilog or ""):
+        told = words()[said] if said else ""
+        assert "".join(("" if prose else kept + told).split()) in shown, "commands stay as they are typed"
+        assert "".join(told.split()) in shown
     monkeypatch.setenv("KVBUDGET_LANG", "en")
     with pytest.raises(SystemExit):
         main([command, "--help"])
@@ -89,3 +94,25 @@ def test_the_list_of_commands_is_chinese_too_and_errors_are_not(
     with pytest.raises(SystemExit):
         main(["plan", "--no-such-flag"])
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_an_epilog_is_commands_that_stay_and_what_is_said_of_them() -> None:
+    epilog = """\
+Begins so.
+
+examples:
+  kvbudget plan --a            # of a comment
+  kvbudget plan --b \\
+      --goes-on
+      said of it
+  curl -H 'x: #1'
+
+Prose of two
+lines; here.
+exit: 0"""
+    assert pieces_of(epilog) == [
+        Piece("", "Begins so.", True), Piece(""), Piece("", "examples:", True),
+        Piece("  kvbudget plan --a            # ", "of a comment"), Piece("  kvbudget plan --b \\"),
+        Piece("      --goes-on"), Piece("      ", "said of it"), Piece("  curl -H 'x: #1'"), Piece(""),
+        Piece("", "Prose of two lines; here.", True), Piece("", "exit: 0", True),
+    ]  # fmt: skip

@@ -39,7 +39,7 @@ def test_who_is_served_refused_not_understood_or_gone_has_one_line_each(play: An
         await stand.until(lambda: len(stand.engine.requests) == 2)
         writer.close()
         await stand.until(lambda: not list(stand.service.gateway.flows))
-        await stand.service.gateway.access_log.flush()
+        await stand.service._access_log.flush()
         one, two, three, four = lines(path)
         assert one["request_id"] == "one"
         assert (one["tenant"], one["priority"], one["outcome"], one["status"]) == ("acme", 3, "finished", 200)

@@ -411,3 +411,22 @@ def test_the_first_of_two_that_was_never_up_does_not_keep_the_other_from_work(pl
         assert hopeless.status_code == 200, "clamped to what b has"
 
     play(scene, {"a": {"count": 10, "healthy": False}, "b": {"count": 10}})
+
+
+def test_who_waits_at_any_instance_is_told_with_its_own_gates_word(play: Play) -> None:
+    async def scene(stand: Stand) -> None:
+        asked = [asyncio.create_task(stand.chat(max_tokens=400)) for _ in range(5)]
+        await stand.until(lambda: stand.service.fleet.waiting == 3)
+        told = (await stand.admin("GET", "/api/live")).json()
+        waiting = told["queue"]["next"]
+        assert told["queue"]["requests"] == len(waiting) == 3
+        assert {one["instance"] for one in waiting} <= {"a", "b"}
+        firsts = {one["instance"]: one["why"] for one in reversed(waiting)}
+        assert set(firsts.values()) == {"pool"}
+        assert [one["waited_ms"] for one in waiting] == sorted([one["waited_ms"] for one in waiting], reverse=True)
+        for engine in stand.engines.values():
+            engine.hold = False
+            engine.release.set()
+        assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 5
+
+    play(scene, {"a": {"hold": True}, "b": {"hold": True}})

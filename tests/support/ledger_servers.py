@@ -146,7 +146,13 @@ def running(kind: str, folder: Path, options: Sequence[str] = (), *, port: int =
     folder.mkdir(exist_ok=True)
     server = Server(kind, folder, options, port=port, mode=mode)
     try:
-        server.start()
+        try:
+            server.start()
+        except pytest.fail.Exception:
+            if port or "in use" not in server.log():
+                raise
+            server = Server(kind, folder, options)  # somebody was faster
+            server.start()
         yield server
     finally:
         server.stop()

@@ -18,8 +18,10 @@ from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.findings import Findings
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks, instance_routes, instances_of, problem_of
+from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens import counting
+from kvbudget.edge.waiting import waiting_at
 from kvbudget.edge.web.live import Live
 from kvbudget.edge.web.pages import page_routes
 from kvbudget.edge.web.simulation import Simulator
@@ -36,7 +38,9 @@ Reload = Callable[[], tuple[list[str], list[str]]]
 """Takes over what the settings say now: (what changed, what needs a restart). Raises InputError."""
 
 
-def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch) -> Starlette:
+def admin_app(
+    reception: Reception, now_ns: Callable[[], int], reload: Reload, demand: DemandWatch, past: Past
+) -> Starlette:
     """The ASGI application: pages, `/metrics`, `/health`, `/ready`, `/v1/state`, `/v1/instances`, `/v1/findings`,
     `/v1/forecast`; to change: `/v1/mode`, `/v1/reload`, and the drain of an instance."""
     gateway = reception.gateway
@@ -106,7 +110,7 @@ def admin_app(reception: Reception, now_ns: Callable[[], int], reload: Reload, d
             Route("/v1/reload", take_over, methods=["POST"]),
             *instance_routes(gateway, now_ns),
             *page_routes(simulator, "/live"),
-            *Live(reception, now_ns, simulator).routes(),
+            *Live(reception, past, now_ns, simulator).routes(),
         ]
     )
 
@@ -258,16 +262,7 @@ def state_of(reception: Reception, now_ns: int) -> dict[str, object]:
         "queue": {
             "requests": len(gate.queue),
             "tokens": gate.queue.tokens,
-            "next": [
-                {
-                    "tenant": waiting.arrived.tenant,
-                    "priority": waiting.arrived.priority,
-                    "blocks": waiting.peak_blocks,
-                    "waited_ms": (now_ns - waiting.since_ns) // 1_000_000,
-                    "deadline_in_ms": (waiting.deadline_ns - now_ns) // 1_000_000,
-                }
-                for waiting, _ in zip(gate.queue, range(_SHOWN_QUEUE), strict=False)
-            ],
+            "next": waiting_at(gateway.fleet.members[0], _SHOWN_QUEUE, now_ns),
         },
         "backend": {
             "url": gateway.backend.url,

@@ -2,59 +2,87 @@
 
 Without a token: everybody who reaches the port may read; only a gate that listens on loopback takes changes, and only
 from who is no web page (a page of another site can send simple requests to 127.0.0.1, but neither JSON nor a Host that
-is ours). With a token: `Authorization: Bearer TOKEN` for all but /health and /ready, which probes read.
+is ours). With a token: `Authorization: Bearer TOKEN`, or the cookie of who signed in by it (`edge.sign_in`), for all
+but /health and /ready, which probes read, and the page to sign in. Who has only the cookie changes things from our own
+pages alone.
 """
 
 import hashlib
-import hmac
 import ipaddress
+import time
+from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kvbudget.edge.sign_in import PATHS, SignIn, from_own_page, is_json, to_sign_in
+from kvbudget.edge.web.pages import SESSION
+
 OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_FOLDER = "/static/"  # scripts and colours, which the page to sign in needs; nothing of the gate is in them
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AdminAccess:
     """ASGI: the app, for those who may."""
 
-    def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, token: str | None, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._app = app
         self._loopback = is_loopback(host)
-        self._digest = None if token is None else hashlib.sha256(token.encode()).digest()
+        self._sign_in = None if token is None else SignIn(hashlib.sha256(token.encode()).digest(), now_ns)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 401 or 403, or lets the app answer."""
         if scope["type"] == "http":
-            problem = self._problem(Request(scope))
-            if problem is not None:
-                status, told = problem
-                headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-                answer = JSONResponse({"error": told}, status_code=status, headers=headers)
+            answer = await self._answer(Request(scope, receive))
+            if answer is not None:
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _problem(self, request: Request) -> tuple[int, str] | None:
+    async def _answer(self, request: Request) -> Response | None:
+        """None: the app may answer."""
         if request.url.path in OPEN_PATHS:
             return None
-        if self._digest is not None:
-            scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-            given = hashlib.sha256(sent.strip().encode()).digest()
-            if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._digest):
-                return 401, "this port wants Authorization: Bearer TOKEN (KVBUDGET_ADMIN_TOKEN of the gate)"
+        if self._sign_in is None:
+            problem = self._problem(request)
+            return None if not problem else JSONResponse({"error": problem}, status_code=403)
+        return await self._of_who_signed_in(request, self._sign_in)
+
+    async def _of_who_signed_in(self, request: Request, sign_in: SignIn) -> Response | None:
+        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and sign_in.is_token(sent.strip()):
             return None
-        if request.method in _READING:
+        path = request.url.path
+        if path in PATHS:
+            return await sign_in.answer(request)
+        if path.startswith(OPEN_FOLDER) and request.method in _READING:
             return None
-        if not self._loopback:
-            return 403, "changes need a token where the port is not loopback: set KVBUDGET_ADMIN_TOKEN for the gate"
-        if not is_loopback(_host_in(request.headers.get("host", ""))):
-            return 403, "changes are taken under a loopback address only"
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return 403, "changes are sent as content-type: application/json"
+        if not sign_in.knows(request):
+            if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+                return to_sign_in(request)
+            told = "this port wants Authorization: Bearer TOKEN (KVBUDGET_ADMIN_TOKEN of the gate)"
+            return JSONResponse({"error": told}, status_code=401, headers={"www-authenticate": "Bearer"})
+        if request.method not in _READING and not (is_json(request) and from_own_page(request)):
+            told = "with a cookie, changes are taken from pages of this port alone; use Authorization: Bearer TOKEN"
+            return JSONResponse({"error": told}, status_code=403)
+        request.scope[SESSION] = True
         return None
+
+    def _problem(self, request: Request) -> str:
+        """Where no token is set."""
+        if request.method in _READING:
+            return ""
+        if not self._loopback:
+            return "changes need a token where the port is not loopback: set KVBUDGET_ADMIN_TOKEN for the gate"
+        if not is_loopback(_host_in(request.headers.get("host", ""))):
+            return "changes are taken under a loopback address only"
+        if not is_json(request):
+            return "changes are sent as content-type: application/json"
+        return ""
 
 
 def is_loopback(host: str) -> bool:

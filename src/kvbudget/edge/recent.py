@@ -1,31 +1,47 @@
-"""Keeps which requests came in the last minutes, in memory and only while somebody wants to know: lengths, no text.
+"""Keeps which requests came in the last quarter of an hour, in memory: lengths, no text.
 
 It stands before the access log, if there is one, and passes everything on to it. Its rows are those of that log, so
-that what reads a log as a trace reads them as well.
+that what reads a log as a trace reads them as well; they are written out only when somebody asks.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from kvbudget.edge.access_log import Record, RequestLog, iso_time
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusals import Outcome, Refusal
 
+KEPT_NS = 900 * 10**9
 MOST_ROWS = 20_000
-_LONGEST_NS = 600 * 10**9
+
+
+class Row(NamedTuple):
+    """One request that is over; 0.5 µs and 200 bytes each."""
+
+    since_ns: int
+    tenant: str
+    priority: int
+    outcome: str
+    prompt_tokens: int
+    prompt_exact: bool
+    output_tokens: int | None
+    max_tokens: int | None
+    reserved_new_tokens: int | None
 
 
 class Recent:
-    """The last ten minutes of requests, at most `MOST_ROWS`. `inner`: the access log that hears everything too."""
+    """The last requests, at most `MOST_ROWS`. `inner`: the access log that hears everything too."""
 
     def __init__(self, inner: RequestLog | None) -> None:
         self.inner = inner
-        self._rows: deque[tuple[int, dict[str, object]]] = deque(maxlen=MOST_ROWS)
+        self._rows: deque[Row] = deque(maxlen=MOST_ROWS)
 
     def refused(self, record: Record, status: int, refusal: Refusal, now_ns: int, reject: Reject | None = None) -> None:
         """It was not forwarded."""
         if self.inner is not None:
             self.inner.refused(record, status, refusal, now_ns, reject)
-        self._keep(record, "refused", None, now_ns)
+        self._keep(record, Outcome.REFUSED, None)
 
     def ended(
         self, record: Record, outcome: Outcome, status: int | None, now_ns: int, output: int | None, cached: int | None
@@ -33,24 +49,30 @@ class Recent:
         """It was admitted or waited, and is over."""
         if self.inner is not None:
             self.inner.ended(record, outcome, status, now_ns, output, cached)
-        self._keep(record, outcome.value, output, now_ns)
+        self._keep(record, outcome, output)
 
-    def rows(self, now_ns: int) -> list[dict[str, object]]:
-        """Those that arrived within the last ten minutes, in the order of their ends."""
-        return [row for since_ns, row in self._rows if now_ns - since_ns <= _LONGEST_NS]
+    def rows(self, now_ns: int) -> Iterator[dict[str, object]]:
+        """Those that arrived within the last quarter of an hour, in the order of their ends."""
+        for row in list(self._rows):
+            if now_ns - row.since_ns <= KEPT_NS:
+                told: dict[str, object] = row._asdict()
+                del told["since_ns"]
+                yield {"time": iso_time(row.since_ns), **told}
 
-    def _keep(self, record: Record, outcome: str, output: int | None, now_ns: int) -> None:
+    def _keep(self, record: Record, outcome: Outcome, output: int | None) -> None:
         if record.prompt_tokens is None:
             return
-        row: dict[str, object] = {
-            "time": iso_time(record.since_ns),
-            "tenant": record.identity.tenant,
-            "priority": record.identity.priority,
-            "outcome": outcome,
-            "prompt_tokens": record.prompt_tokens,
-            "prompt_exact": record.exact,
-            "output_tokens": output,
-            "max_tokens": None if record.asked is None else record.asked.declared,
-            "reserved_new_tokens": None if record.admitted is None else record.admitted.max_new_tokens,
-        }
-        self._rows.append((record.since_ns, row))
+        asked, admitted, identity = record.asked, record.admitted, record.identity
+        self._rows.append(
+            Row(
+                record.since_ns,
+                identity.tenant,
+                identity.priority,
+                outcome.value,
+                record.prompt_tokens,
+                record.exact,
+                output,
+                None if asked is None else asked.declared,
+                None if admitted is None else admitted.max_new_tokens,
+            )
+        )

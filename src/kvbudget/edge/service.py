@@ -34,6 +34,7 @@ from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.renaming import renamed
@@ -163,6 +164,7 @@ class GateService:
             instance.found_up = self._heed_contexts
         self.use_api_keys()
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
+        self.past = Past(self.gateway, time.monotonic_ns)
         lease_ns = int(settings.lease_seconds * 1e9)
         if store is None and settings.ledger != "memory":
             store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
@@ -218,7 +220,7 @@ class GateService:
             raise BadValueError(told, fix="choose another --host or --port") from None
         self._control_plane = await start_asgi(
             AdminAccess(
-                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand),
+                admin_app(self.reception, time.monotonic_ns, self._reload, self.demand, self.past),
                 settings.admin_host,
                 settings.admin_token,
             ),
@@ -236,6 +238,7 @@ class GateService:
         for instance in self.instances:
             instance.start()
         self.demand.start()
+        self.past.start()
         if self._learned is not None and not self.worker:  # of several, the first writes for all
             self._learned.keep()
 
@@ -302,6 +305,7 @@ class GateService:
     async def close(self) -> None:
         """End everything; may be called in any state."""
         await self.demand.close()
+        await self.past.close()
         for instance in self.instances:
             await instance.stop()
         if self._data_plane is not None:

@@ -1,6 +1,6 @@
 """When room is expected: what Retry-After tells, from what runs and what waits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvbudget.pool.ledger import Reservation
@@ -45,26 +45,45 @@ class Expectation:
         While the running ones suffice, that is when the last of those that are needed is expected to end. Beyond them,
         whoever waits in between has to come and go as well: the pool then turns over once per mean lifetime.
         """
-        if missing_blocks <= 0 and missing_sequences <= 0:
-            return 0
-        running = list(living)
-        if not running:
-            return MAX_WAIT_NS
+        return next(self.waits_ns(living, [(missing_blocks, missing_sequences)], now_ns))
+
+    def waits_ns(self, living: Iterable[Reservation], missing: Iterable[tuple[int, int]], now_ns: int) -> Iterator[int]:
+        """The same for several, of whom each misses no less than the one before: (blocks, sequences)."""
+        running: list[Reservation] | None = None
+        ends: Iterator[tuple[int, Reservation]] = iter(())
+        freed_blocks = freed_sequences = left_ns = 0
+        for blocks, sequences in missing:
+            if blocks <= 0 and sequences <= 0:
+                yield 0
+                continue
+            if running is None:
+                running = list(living)
+                ends = iter(self._in_order_of_their_ends(running, now_ns))
+            while freed_blocks < blocks or freed_sequences < sequences:
+                ending = next(ends, None)
+                if ending is None:
+                    break
+                left_ns = ending[0]
+                freed_blocks += ending[1].net_blocks
+                freed_sequences += ending[1].footprint.total_sequences
+            else:
+                yield min(left_ns, MAX_WAIT_NS)
+                continue
+            yield self._turnover_ns(running, blocks, sequences, left_ns) if running else MAX_WAIT_NS
+
+    def _in_order_of_their_ends(self, running: list[Reservation], now_ns: int) -> list[tuple[int, Reservation]]:
         if not self.learned:
             self._guess_from(running, now_ns)
-        blocks, sequences = missing_blocks, missing_sequences
-        ends = sorted(((self.remaining_ns(one, now_ns), one) for one in running), key=lambda pair: pair[0])
-        for left_ns, ending in ends:
-            blocks -= ending.net_blocks
-            sequences -= ending.footprint.total_sequences
-            if blocks <= 0 and sequences <= 0:
-                return min(left_ns, MAX_WAIT_NS)
+        return sorted(((self.remaining_ns(one, now_ns), one) for one in running), key=lambda pair: pair[0])
+
+    def _turnover_ns(self, running: list[Reservation], blocks: int, sequences: int, last_ns: int) -> int:
+        """All that run are not enough. `last_ns`: when the last of them ends."""
         turns = max(
-            missing_blocks / sum(one.net_blocks for one in running),
-            missing_sequences / sum(one.footprint.total_sequences for one in running),
+            blocks / sum(one.net_blocks for one in running),
+            sequences / sum(one.footprint.total_sequences for one in running),
         )
         mean_tokens = sum(one.footprint.max_new_tokens for one in running) / len(running)
-        return min(max(ends[-1][0], int(turns * mean_tokens * self.used_share * self.ns_per_token)), MAX_WAIT_NS)
+        return min(max(last_ns, int(turns * mean_tokens * self.used_share * self.ns_per_token)), MAX_WAIT_NS)
 
     def _guess_from(self, living: list[Reservation], now_ns: int) -> None:
         """Before anybody ended: the pace of those that stream, the slowest of them to be cautious."""

@@ -20,6 +20,7 @@ from kvbudget.gate.refusals import Refusal
 from kvbudget.gate.shares import Shares
 from kvbudget.gate.tenants import account_name
 from kvbudget.gate.turns import PER_LESS_URGENT, Turns
+from kvbudget.gate.why import Why
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Outlook
@@ -42,6 +43,7 @@ class Fairness:
         # Of the last look:
         self._stopped: tuple[int, float] | None = None  # (class, virtual service) of whom the pool had no room for
         self._borrower_waits: int | None = None  # the most urgent class in which a borrower was passed over
+        self.why = Why.TURN  # of whom `allows` held back last
 
     def configure(self, config: GateConfig) -> None:
         """Other settings of tenants and classes hold from now on, for those that live as well."""
@@ -174,6 +176,7 @@ class Fairness:
     ) -> tuple[bool, Kept | None]:
         """(whether it may be tried now, what has to stay free for others). `priority`: the class that it counts in."""
         if self.limits is not None and not self.limits.has_blocks(event.tenant, peak_blocks):
+            self.why = Why.TENANT_BLOCKS
             return False, None
         if not self.binds or not len(self._ledger):  # an empty pool keeps nobody waiting
             return True, None
@@ -181,13 +184,16 @@ class Fairness:
         prompt_tokens = sum(footprint.prompts) * footprint.sequences
         if not self.shares.prompt_may_go(_account(event), priority, prompt_tokens, now_ns):
             self._pass_over(priority)
+            self.why = Why.PROMPTS
             return False, kept
+        self.why = Why.TURN
         return kept is None or self._borrower_waits is None or priority < self._borrower_waits, kept
 
     def allows_booked(self, event: Arrived, peak_blocks: int, now_ns: int) -> tuple[bool, Kept | None]:
         """The same for one who comes back when told: it has waited its turn, so that neither the lane of prompts nor
         those who wait hold it up. There are few of them (`gate.return_pace`)."""
         if self.limits is not None and not self.limits.has_blocks(event.tenant, peak_blocks):
+            self.why = Why.TENANT_BLOCKS
             return False, None
         return True, self.kept_from(event, now_ns) if len(self._ledger) else None
 

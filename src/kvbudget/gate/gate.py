@@ -286,6 +286,7 @@ class Gate:
             place.expected_ns, booking is not None and booking.promised,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
+        self.queue.whys[waiting.key] = self.trial.why
         if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
         return commands

@@ -17,8 +17,10 @@ from kvbudget.units import Blocks
 def first_that_fits(
     queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, now_ns: int
 ) -> tuple[Waiting, Blocks] | None:
-    """Who may go, and what all promises need then; None if nobody may."""
+    """Who may go, and what all promises need then; None if nobody may. Why not is noted of each that was tried."""
     full = False
+    whys = queue.whys
+    whys.clear()
     if fairness.is_alone:  # then a look ends with the first of those that wait
         head = queue.head()
         full = head is not None and promises.is_still_full(head.arrived, now_ns)
@@ -36,11 +38,13 @@ def first_that_fits(
                 continue
             allowed, kept = fairness.allows(arrived, footprint, peak_blocks, priority, now_ns)
             if not allowed:
+                whys[key] = fairness.why
                 continue
             needed = None
             if behind or not full:
                 needed = promises.needed_with(arrived, footprint, peak_blocks, kept, now_ns, booked=waiting.booked)
             if needed is None:
+                whys[key] = promises.why_no_room(arrived, footprint, kept)
                 if behind:
                     overtaking.stays(peak_blocks)
                 elif fairness.lacks_room(arrived, priority, kept):

@@ -14,6 +14,7 @@ from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
 from kvbudget.gate.returns import Returns
 from kvbudget.gate.trust import Trust
+from kvbudget.gate.why import Why
 from kvbudget.pool.chains import CachedKeys
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
@@ -83,10 +84,7 @@ class Promises:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
-        if self._yields_to is not None and event.priority >= self._yields_to:
-            return None
-        slots = 0 if kept is None else max(0, int(kept.slots) - self._outside_sequences)
-        if self._ledger.sequences + footprint.total_sequences + slots > self._places:
+        if self._yields(event) or not self._has_seats(footprint, 0 if kept is None else int(kept.slots)):
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
@@ -144,6 +142,21 @@ class Promises:
             ledger.capacity_blocks = ours
             self._learned.forget_full()
             self.withdraw(event)
+
+    def why_no_room(self, event: Arrived, footprint: Footprint, kept: Kept | None) -> Why:
+        """What is in the way of one for whom `needed_with` gave None."""
+        if self._yields(event):
+            return Why.TURN
+        if not self._has_seats(footprint, 0):
+            return Why.SEQUENCES
+        return Why.POOL if kept is None else Why.TENANT_SHARE
+
+    def _yields(self, event: Arrived) -> bool:
+        return self._yields_to is not None and event.priority >= self._yields_to
+
+    def _has_seats(self, footprint: Footprint, kept_slots: int) -> bool:
+        slots = max(0, kept_slots - self._outside_sequences)
+        return self._ledger.sequences + footprint.total_sequences + slots <= self._places
 
     def is_still_full(self, event: Arrived, now_ns: int) -> bool:
         """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.

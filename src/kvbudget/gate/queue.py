@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.tenants import account_name
 from kvbudget.gate.turns import Turns
+from kvbudget.gate.why import Why
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.risk import GRID
 from kvbudget.units import Blocks
@@ -71,9 +72,10 @@ def _nobody_served(tenant: str) -> float:
 
 @dataclass(slots=True)
 class Queue:
-    """Parked requests. `tokens` is the sum of theirs."""
+    """Parked requests. `tokens` is the sum of theirs; `whys`: what the last look said of those that it tried."""
 
     tokens: int = 0
+    whys: dict[tuple[int, int], Why] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns(_nobody_served))
     _numbers: int = 0
     _by_key: dict[tuple[int, int], Waiting] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class Queue:
         self._order.pop(bisect_left(self._order, key))
         waiting = self._by_key.pop(key)
         self.turns.remove(key)
+        self.whys.pop(key, None)
         self._count(waiting, -1)
         if len(self._deadlines) > 2 * len(self._order) + 64:  # the heap forgets lazily; do not let it outgrow the queue
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._by_key]

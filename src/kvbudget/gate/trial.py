@@ -11,6 +11,7 @@ from kvbudget.gate.parking import Parking
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.queue import Queue
 from kvbudget.gate.returns import Booking
+from kvbudget.gate.why import Why
 from kvbudget.pool.footprint import Footprint
 from kvbudget.units import Blocks
 
@@ -22,6 +23,7 @@ class Trial:
         self, queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, parking: Parking
     ) -> None:
         self.busy_until_ns = 0  # the engine takes nobody before
+        self.why = Why.TURN  # of the last newcomer that could not go
         self._queue = queue
         self._fairness = fairness
         self._promises = promises
@@ -38,14 +40,18 @@ class Trial:
         first = self.comes_first(event, now_ns)
         tried = booking is not None or first or self._overtaking.worth_trying(footprint, peak_blocks, now_ns)
         if not tried or now_ns < self.busy_until_ns:
+            self.why = Why.TURN if self._queue else Why.PROMPTS  # nobody is before it, so only prompts can be
             return None, False
         if promised:
             allowed, kept = fairness.allows_booked(event, peak_blocks, now_ns)
         else:
             allowed, kept = fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
         if not allowed:
+            self.why = fairness.why
             return None, False
         needed = promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
+        if needed is None:
+            self.why = promises.why_no_room(event, footprint, kept)
         lacks_room = first and needed is None and kept is None
         if booking is None and not first:
             needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
@@ -76,6 +82,8 @@ class Trial:
         on_time = not self._parking.is_late(event, self._parking.backlog_ns(), now_ns)
         if needed is not None and on_time and self._overtaking.may_pass(event, footprint, now_ns):
             return needed
+        if needed is not None:
+            self.why = Why.TURN
         self._overtaking.stays(peak_blocks)
         self._promises.withdraw(event)
         return None

@@ -114,3 +114,17 @@ def test_a_single_look_says_that_it_waits(engine: str, at: list[Terminal]) -> No
     assert text.startswith(f"looking for 0.3 s at {engine} ...\n")
     assert "pool_full" in text
     assert at[0].child.wait(timeout=20) == 1
+
+
+def test_a_watch_into_a_pipe_is_heard_while_it_runs_and_ends_with_its_reader(engine: str) -> None:
+    command = [sys.executable, "-m", "kvbudget", "diagnose", engine, "--watch", "--every", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            assert re.fullmatch(r"\d\d:\d\d:\d\d  pool_full\n", child.stdout.readline())
+            child.stdout.close()
+            child.wait(timeout=20)
+            assert "Traceback" not in child.stderr.read()
+        finally:
+            child.kill()

@@ -131,3 +131,21 @@ def test_it_is_drawn_where_no_terminal_is(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setenv("COLUMNS", "80")
     assert watch_of(WELL, FULL).on_screen(turns=2) == 1
     assert "pool_full" in capsys.readouterr().out
+
+
+def test_into_a_pipe_each_look_is_a_line_and_a_new_verdict_is_told_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert watch_of(WELL, WELL, AWAY, FULL, FULL).as_text(turns=5) == 1
+    told = capsys.readouterr()
+    looks = [line for line in told.out.splitlines() if line.startswith("12:00:00")]
+    assert [line.split()[1] for line in looks] == ["healthy", "healthy", "pool_full", "pool_full"]
+    assert told.out.count("what to do, cheapest first") == 2, "once for each verdict"
+    assert "cannot be reached" in told.err
+
+
+def test_a_look_is_written_before_the_next_one_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is no terminal here: `kvbudget diagnose --watch | tee` showed nothing until it was stopped."""
+    seen: list[str] = []
+    watch = watch_of(FULL, FULL)
+    watch._sleep = lambda _: seen.append(capsys.readouterr().out)
+    assert watch.on_screen(turns=2) == 1
+    assert [text.startswith("12:00:00  pool_full\n") for text in seen] == [True, True]

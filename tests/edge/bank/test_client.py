@@ -10,12 +10,10 @@ import pytest
 
 from kvbudget.edge.bank.client import Connection
 from kvbudget.edge.bank.link import Access, Place, dial
-from kvbudget.edge.bank.redis_store import RedisStore
 from kvbudget.edge.bank.script import answer_of
 from kvbudget.edge.bank.store import LedgerError
-from kvbudget.edge.bank.urls import address_of
 from kvbudget.gate.bank.terms import Call, Line
-from ledger_gates import run
+from ledger_gates import opened, run
 
 Says = Callable[[list[bytes]], bytes]
 
@@ -37,9 +35,14 @@ async def scripted(says: Says) -> AsyncIterator[int]:
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
-    await asyncio.gather(*[task for task in tasks if task is not None], return_exceptions=True)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        living = [task for task in tasks if task is not None]
+        for task in living:
+            task.cancel()
+        await asyncio.gather(*living, return_exceptions=True)
 
 
 def talk(says: Says, scene: Callable[[Connection], Awaitable[None]], pushed: list[object] | None = None) -> None:
@@ -49,8 +52,10 @@ def talk(says: Says, scene: Callable[[Connection], Awaitable[None]], pushed: lis
             connection = await dial(
                 Place("127.0.0.1", port), Access(timeout_s=0.3), lambda _connection, said: heard.append(said)
             )
-            await scene(connection)
-            connection.close(LedgerError("done"))
+            try:
+                await scene(connection)
+            finally:
+                connection.close(LedgerError("done"))
 
     run(whole)
 
@@ -132,14 +137,11 @@ def test_after_an_answer_to_another_call_the_connection_is_opened_anew() -> None
         return b"+x\r\n"
 
     async def scene() -> None:
-        async with scripted(says) as port:
-            store = RedisStore(address_of(f"redis://127.0.0.1:{port}", {}), timeout_s=1.0)
-            await store.start()
-            connection = store._servers.link("p").now()
-            assert connection is not None
+        async with scripted(says) as port, opened(f"redis://127.0.0.1:{port}", timeout_s=1.0) as store:
+            server = store._servers.link("p").now()
+            assert server is not None
             with pytest.raises(LedgerError, match="no answer to call 7 of a"):
                 await store.call("p", ONE)
-            assert connection.connection.lost is not None
-            await store.close()
+            assert server.connection.lost is not None
 
     run(scene)

@@ -10,7 +10,7 @@ import pytest
 from kvbudget.edge.bank.script import keys_of
 from kvbudget.edge.bank.store import LedgerError
 from ledger_gates import AsyncGates, eventually, opened, run
-from ledger_servers import KINDS, Server, running
+from ledger_servers import KINDS, Server, free_port, running
 
 SLOTS = 16384
 LEASE_MS = 1500
@@ -22,11 +22,15 @@ def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Serve
     options = ["cluster-enabled", "yes", "cluster-node-timeout", "1500", "cluster-require-full-coverage", "no"]
     options += ["repl-diskless-sync-delay", "0"]
     with ExitStack() as stack:
-        made = [stack.enter_context(running(request.param, tmp_path / str(at), options)) for at in range(4)]
+        buses = [free_port() for _ in range(4)]
+        made = [
+            stack.enter_context(running(request.param, tmp_path / str(at), [*options, "cluster-port", str(bus)]))
+            for at, bus in enumerate(buses)
+        ]
         for at, node in enumerate(made[:3]):
             node.ask("CLUSTER", "ADDSLOTSRANGE", at * SLOTS // 3, (at + 1) * SLOTS // 3 - 1)
         for node in made[1:]:
-            node.ask("CLUSTER", "MEET", "127.0.0.1", made[0].port)
+            node.ask("CLUSTER", "MEET", "127.0.0.1", made[0].port, buses[0])
 
         def whole() -> bool:
             return all(b"cluster_known_nodes:4" in node.ask("CLUSTER", "INFO") for node in made)
@@ -132,5 +136,26 @@ def test_a_cluster_is_entered_by_any_node_that_lives(nodes: list[Server]) -> Non
         with pytest.raises(LedgerError, match="cannot be reached"):
             async with opened(urls(nodes[1])):
                 pass
+
+    run(scene)
+
+
+def test_in_a_cluster_the_rights_that_the_documentation_names_are_enough(nodes: list[Server]) -> None:
+    words = (
+        "~kvbudget:* &kvbudget:* +hello +auth +select +client|setname +ping +info +script|load +evalsha +eval +time"
+        " +get +set +publish +subscribe +spublish +ssubscribe +asking"
+    )
+    for node in nodes:
+        node.ask("ACL", "SETUSER", "gate", "on", ">pw", *words.split())
+
+    async def scene() -> None:
+        url = urls(nodes[0]).replace("://", "://gate:pw@")
+        woken: list[str] = []
+        async with opened(url, woken=lambda _pool, name: woken.append(name)) as store:
+            for at in range(3):
+                gates = AsyncGates(store, pool_on(nodes, at))
+                await gates.call("a", keeps=100)
+                await gates.call("b", 10)
+                await eventually(lambda at=at: woken == ["a"] * (at + 1))  # type: ignore[misc]
 
     run(scene)

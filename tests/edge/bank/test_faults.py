@@ -158,7 +158,7 @@ def test_a_server_that_hangs_is_an_error_after_the_time_out_and_used_again_when_
             began = time.monotonic()
             with pytest.raises(LedgerError, match="no answer within 200 ms"):
                 await gates.call("a", 60)
-            with pytest.raises(LedgerError, match=r"within 200 ms|not connected"):
+            with pytest.raises(LedgerError, match="within 200 ms"):
                 await gates.call("a", 60)
             assert time.monotonic() - began < 1.5
             if how == "SIGSTOP":
@@ -419,9 +419,10 @@ def test_what_is_no_ledger_at_all_says_so() -> None:
         with pytest.raises(LedgerError, match=r"cannot be reached.*look whether it runs"):
             async with opened(f"redis://127.0.0.1:{port}"):
                 pass
-        with pytest.raises(LedgerError, match="cannot be reached"):
-            async with opened("redis://no-such-host.invalid"):
-                pass
+        for host in ("no..host", "x" * 70 + ".invalid"):  # no names: nobody is asked for them
+            with pytest.raises(LedgerError, match="cannot be reached"):
+                async with opened(f"redis://{host}"):
+                    pass
         with pytest.raises(LedgerError, match="cannot be reached"):
             async with opened("unix:///no/such.sock"):
                 pass

@@ -57,6 +57,10 @@ def test_who_waits_is_shown_with_its_deadline_and_leaves_the_page_when_it_is_let
             (waiting,) = told["queue"]["next"]
             assert told["queue"]["requests"] == told["instances"][0]["waiting"] == 1
             assert waiting["blocks"] > 0
+            assert (waiting["why"], waiting["instance"]) == ("pool", told["instances"][0]["name"])
+            assert waiting["left_ms"] > 0
+            state = (await admin.get("/v1/state")).json()
+            assert [one["why"] for one in state["queue"]["next"]] == ["pool"]
             assert waiting["deadline_in_ms"] > 0
             stand.engine.release.set()
             await asyncio.gather(first, second)
@@ -69,13 +73,22 @@ def test_who_waits_is_shown_with_its_deadline_and_leaves_the_page_when_it_is_let
 
 def test_a_stream_tells_the_past_first_and_then_how_it_is_now(play: Play) -> None:
     async def scene(stand: Any) -> None:
+        past, now_ns = stand.service.past, [stand.service.gateway.now_ns()]
+        past._now_ns = lambda: now_ns[0]
+        for _ in range(3):  # nobody watches
+            now_ns[0] += 5 * 10**9
+            past.look()
         async with httpx.AsyncClient(base_url=stand.service.admin_url, timeout=10) as admin:
             first, second = await _events(admin, 2)
+            now_ns[0] += 5 * 10**9
+            past.look()
             again, _ = await _events(admin, 2)
         name = second[1]["instances"][0]["name"]
         assert (first[0], second[0]) == ("past", "now")
         assert first[1][name][-1][1] == second[1]["instances"][0]["usable_blocks"] == 32
-        assert len(again[1][name]) > len(first[1][name]), "who comes back gets what it missed"
+        assert len(first[1][name]) >= 3, "a page that is opened now shows what was before"
+        assert again[1][name][: len(first[1][name])] == first[1][name]
+        assert len(again[1][name]) == len(first[1][name]) + 1, "who comes back gets what it missed"
 
     play(scene)
 

@@ -210,7 +210,7 @@ def test_every_ending_kind_and_scenario_has_words_and_english_says_what_the_comm
 
 
 def test_pages_say_whether_there_is_a_gate_to_look_at() -> None:
-    assert _got("/api/pages").json() == {"pages": ["/ledger", "/simulate"]}
+    assert _got("/api/pages").json() == {"pages": ["/ledger", "/simulate"], "session": False}
     assert _got("/live").status_code == 404
 
 

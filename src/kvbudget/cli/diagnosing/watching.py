@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
+from kvbudget.cli.output import written_out
 from kvbudget.diagnose.finding import Diagnosis, document
 from kvbudget.engines.window import Observation
 from kvbudget.errors import InputError, printable
@@ -67,34 +68,58 @@ class Watch:
         for _ in self._paced(turns):
             found = self.turn()
             if found is not None:
-                print(json.dumps(document(found), allow_nan=False), flush=True)
-            elif sys.stderr is not None:
-                print(f"kvbudget diagnose: {self.problem}", file=sys.stderr, flush=True)
+                with written_out():
+                    print(json.dumps(document(found), allow_nan=False))
+            else:
+                self._say_problem()
         return self.code
 
+    def as_text(self, turns: int | None = None) -> int:
+        """For a pipe or a file: each look as a line, written at once; what a new verdict rests on below it."""
+        from kvbudget.report.diagnosed import diagnosis_lines
+
+        before = ""
+        for _ in self._paced(turns):
+            found = self.turn()
+            if found is None:
+                self._say_problem()
+                continue
+            told = [f"{self._clock()}  {found.verdict}"]
+            if found.verdict != before:
+                told += ["", *diagnosis_lines(found), ""]
+            before = found.verdict
+            with written_out():
+                print("\n".join(map(printable, told)))
+        return self.code
+
+    def _say_problem(self) -> None:
+        if sys.stderr is not None:
+            print(f"kvbudget diagnose: {self.problem}", file=sys.stderr, flush=True)
+
     def on_screen(self, turns: int | None = None) -> int:
-        """The same, drawn anew in place."""
+        """The same, drawn anew in place; where there is no screen, line by line."""
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
 
         console = Console(highlight=False)
+        if not console.is_terminal:
+            return self.as_text(turns)
         try:
-            with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=False) as live:
+            with Live(console=console, auto_refresh=False, screen=True, transient=False) as live:
 
                 def draw() -> None:
-                    height = console.size.height if console.is_terminal else None
-                    live.update(Text("\n".join(self.lines(min(console.width, 100), height))), refresh=True)
+                    lines = self.lines(min(console.width, 100), console.size.height)
+                    live.update(Text("\n".join(lines)), refresh=True)
 
-                self._draw = draw if console.is_terminal else _nothing
+                self._draw = draw
                 self._draw()
                 for _ in self._paced(turns):
                     self.turn()
                     draw()
         finally:  # the live screen goes with Ctrl-C; what it found is not to go with it
             self._draw = _nothing
-            if console.is_terminal:
-                print("\n".join(self.told()), flush=True)
+            print("\n".join(self.told()), flush=True)
         return self.code
 
     def waiting(self, seconds: float) -> None:

@@ -40,7 +40,7 @@ class Connection(asyncio.Protocol):
         """The reply, which may be a `hiredis.ReplyError`; raises LedgerError when the connection is lost before."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         if self.lost is not None:
-            future.set_exception(LedgerError(self.lost.message, fix=self.lost.fix))
+            future.set_exception(self.lost.anew())
             return future
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         for future, _ in self._waiting:
             if not future.done():
-                future.set_exception(LedgerError(why.message, fix=why.fix))
+                future.set_exception(why.anew())
         self._waiting.clear()
         self._unsent.clear()
 

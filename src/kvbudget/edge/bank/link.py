@@ -13,6 +13,7 @@ import hiredis
 from kvbudget.edge.bank.client import Connection, Pushed
 from kvbudget.edge.bank.refusals import refusal
 from kvbudget.edge.bank.store import LedgerError
+from kvbudget.edge.bank.urls import Login
 
 _LEAST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
@@ -31,11 +32,9 @@ class Place(NamedTuple):
 
 
 class Access(NamedTuple):
-    """How one gets in. `password_file` is read at every connection, so that a password may be changed."""
+    """How one gets in."""
 
-    user: str = ""
-    password: str = ""
-    password_file: str = ""
+    login: Login = Login()
     database: int = 0
     tls: ssl.SSLContext | None = None
     tls_name: str = ""  # what its certificate must be of; empty: the host
@@ -52,7 +51,7 @@ class Server(NamedTuple):
 async def dial(place: Place, access: Access, pushed: Pushed) -> Connection:
     """A connection with which one is logged in. Raises LedgerError."""
     loop = asyncio.get_running_loop()
-    password = await _password(access)
+    password = await _password(access.login)
     made = Connection(str(place), access.timeout_s, pushed)
     tls_name = (access.tls_name or place.host or "localhost") if access.tls is not None else None
     try:
@@ -67,11 +66,11 @@ async def dial(place: Place, access: Access, pushed: Pushed) -> Connection:
                 )
     except TimeoutError:
         made.close(_unreachable(place, f"no connection within {access.timeout_s * 1000:.0f} ms"))
-    except OSError as error:  # ssl.SSLError is one
-        made.close(_unreachable(place, error.strerror or str(error)))
+    except (OSError, ValueError) as error:  # ssl.SSLError is of the first, a host that is no name of the other
+        made.close(_unreachable(place, getattr(error, "strerror", None) or str(error)))
     login: list[bytes | int] = [b"HELLO", 3]
     if password:
-        login += [b"AUTH", (access.user or "default").encode(), password.encode()]
+        login += [b"AUTH", (access.login.user or "default").encode(), password.encode()]
     commands: list[list[bytes | int]] = [[*login, b"SETNAME", b"kvbudget"]]
     if access.database:
         commands.append([b"SELECT", access.database])
@@ -133,7 +132,10 @@ class Link:
         await asyncio.wait({self._connecting}, timeout=self._timeout_s)
         if (server := self.now()) is not None:
             return server
-        raise self._why or LedgerError("ledger: not connected yet", fix="the gate goes on trying by itself")
+        why = self._why or (self._server and self._server.connection.lost)
+        if why is not None:
+            raise why.anew()
+        raise LedgerError("ledger: not connected yet", fix="the gate goes on trying by itself")
 
     async def first(self) -> None:
         """One try; raises LedgerError when it fails, and goes on trying."""
@@ -174,14 +176,14 @@ class Link:
         self.connects += 1
 
 
-async def _password(access: Access) -> str:
-    if not access.password_file:
-        return access.password
+async def _password(login: Login) -> str:
+    if not login.password_file:
+        return login.password
     try:
-        return (await asyncio.to_thread(Path(access.password_file).read_text)).strip()
+        return (await asyncio.to_thread(Path(login.password_file).read_text)).strip()
     except (OSError, ValueError) as error:
         raise LedgerError(
-            f"ledger: the password file {access.password_file} cannot be read: {error.__class__.__name__}",
+            f"ledger: the password file {login.password_file} cannot be read: {error.__class__.__name__}",
             fix="give a file that this user may read",
         ) from None
 

@@ -82,10 +82,7 @@ class _Opener:
         raise LedgerError(f"ledger: Sentinel {sentinel} knows no primary {self.address.primary!r}")
 
     def _access(self, login: Login, database: int) -> Access:
-        address = self.address
-        return Access(
-            login.user, login.password, login.password_file, database, address.tls, address.tls_name, self.timeout_s
-        )
+        return Access(login, database, self.address.tls, self.address.tls_name, self.timeout_s)
 
 
 class Primary:

@@ -20,7 +20,11 @@ it, and who does not claim has lost his lease.
 
 What remains: two servers that both take themselves for the primary (a partition) lend the same blocks twice, as long as
 both take writes. `min-replicas-to-write 1` with `min-replicas-max-lag` not above Sentinel's `down-after-milliseconds`
-ends the old one first. So does `cluster-node-timeout` in a cluster, whose primaries stop in a minority.
+ends the old one first. So does `cluster-node-timeout` in a cluster, whose primaries stop in a minority. And a failover
+to another server and back, with a loss at the first and no call between, looks as if nothing had happened.
+
+The replication id would tell that, but it also changes when a first replica attaches: then gates with older connections
+and newer ones would each take the other's for another server, and the bank would settle for ever.
 
 A wake-up is a hint, and may be lost: who asks calls again by himself.
 """
@@ -69,7 +73,8 @@ class RedisStore:
         await self._servers.close()
 
     async def call(self, pool: str, call: Call) -> Answer | None:
-        """The bank's answer; None: the call was out of date. Raises LedgerError, after the time-out at the latest."""
+        """The bank's answer; None: the call was out of date. Raises LedgerError: after one time-out where it is
+        connected, after two where it has to connect first."""
         keys = self._keys.get(pool) or self._new_pool(pool)
         self._note(pool, call)
         link = self._servers.link(pool)

@@ -18,6 +18,10 @@ class LedgerError(KvbudgetError):
 
     code = "ledger"
 
+    def anew(self) -> "LedgerError":
+        """The same, for one more who is to be told: an error that is raised again and again keeps all its frames."""
+        return LedgerError(self.message, fix=self.fix)
+
 
 class BankStore(Protocol):
     """The banks of any number of pools, each with the rules of `gate.bank.bank`."""

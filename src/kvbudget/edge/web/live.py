@@ -1,34 +1,31 @@
 """What the live page shows of a running gate, as it is now and over the last minutes; nothing here changes anything.
 
-Blocks are read off the ledgers, never computed anew. Nobody looks: nothing is kept and nothing runs. "What if" is
-answered by the simulator, with the requests that came while somebody watched.
+Blocks are read off the ledgers, reasons off the gate; nothing is computed anew. The past is the gate's own
+(`edge.past`). "What if" is answered by the simulator, with the requests of the last minutes.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from heapq import nlargest
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from kvbudget.edge.instances_api import held_blocks, instances_of, problem_of
-from kvbudget.edge.recent import Recent
+from kvbudget.edge.instances_api import instances_of, problem_of
+from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
+from kvbudget.edge.waiting import waiting_at
 from kvbudget.edge.web.answering import answered
-from kvbudget.edge.web.simulation import Simulator, changed_flags, what_if_flags
+from kvbudget.edge.web.simulation import MOST_REQUESTS, Simulator, changed_flags, what_if_flags
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.member import Member
-from kvbudget.gate.queue import Waiting
 from kvbudget.pool.ledger import Reservation
 
 SCHEMA = "kvbudget.live/1"
 _EVERY_S = 1.0
-_KEPT = 600  # looks, so ten minutes
-_UNWATCHED_S = 30.0  # after the last watcher left, before the past is forgotten
 _SHOWN_REQUESTS = 200  # of an instance; the largest
 _SHOWN_QUEUE = 50
 _MOST_WATCHERS = 16
@@ -36,29 +33,15 @@ _LEAST_ROWS = 10  # requests, before "what if" means anything
 _NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-class Point(NamedTuple):
-    """Blocks of one instance at one moment. `held_blocks`: the engine's word, None where it does not tell."""
-
-    at_ms: int
-    usable_blocks: int
-    promised_blocks: int
-    held_blocks: int | None
-    elsewhere_blocks: int
-    waiting: int
-
-
 class Live:
-    """Looks once a second while somebody watches, and keeps ten minutes of it."""
+    """The page's three addresses. Looks once a second for whoever watches."""
 
-    def __init__(self, reception: Reception, now_ns: Callable[[], int], simulator: Simulator) -> None:
+    def __init__(self, reception: Reception, past: Past, now_ns: Callable[[], int], simulator: Simulator) -> None:
         self._reception = reception
+        self._past = past
         self._now_ns = now_ns
         self._simulator = simulator
-        self._past: dict[str, deque[Point]] = {}
         self._watchers = 0
-        self._task: asyncio.Task[None] | None = None
-        self._left_ns = 0
-        self._recent: Recent | None = None
 
     def routes(self) -> list[Route]:
         """`/api/live` once, `/api/live/stream` as server-sent events, `/api/whatif`."""
@@ -94,31 +77,27 @@ class Live:
             "draining": gateway.admission.draining,
             "problem": "" if gateway.admission.backend_up else problem_of(gateway) or "engine down",
             "instances": [
-                {**stories[member.name], **self._point(member, now_ns)._asdict(), **_requests(member, now_ns)}
+                {**stories[member.name], **self._past.point(member, now_ns)._asdict(), **_requests(member, now_ns)}
                 for member in members
             ],
-            "queue": _queue([waiting for member in members for waiting in member.gate.queue], now_ns),
+            "queue": _queue(members, now_ns),
             "tenants": _tenants(members),
             "refusals": {reason: count for reason, count in self._counted().items() if count},
             "outcomes": {name: count for name, count in gateway.metrics.outcomes.items() if count},
         }
 
-    def past(self) -> dict[str, list[tuple[int | None, ...]]]:
-        """The last ten minutes by instance, as far as somebody watched: points as plain tuples."""
-        return {name: [tuple(point) for point in points] for name, points in self._past.items()}
-
     def _counted(self) -> dict[str, int]:
         return dict(self._reception.gateway.metrics.refusals)
 
     async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """`wanted`: max_num_seqs, max_context, or both. The last minutes of traffic, simulated with today's limits and
-        with these. Raises BadValueError."""
+        """`wanted`: max_num_seqs, max_context, or both, as numbers or as `4k`. The last minutes of traffic, simulated
+        with today's limits and with these. Raises BadValueError."""
         gateway = self._reception.gateway
-        rows = [] if self._recent is None else self._recent.rows(self._now_ns())
+        rows = list(self._past.recent.rows(self._now_ns()))[-MOST_REQUESTS:]
         if len(rows) < _LEAST_ROWS:
             raise BadValueError(
-                f"what if: {len(rows)} requests ended since this page was opened, {_LEAST_ROWS} are needed",
-                fix="leave the page open while there is traffic",
+                f"what if: {len(rows)} requests ended in the last quarter of an hour, {_LEAST_ROWS} are needed",
+                fix="ask again when there was traffic",
             )
         trace = b"".join(orjson.dumps(row) + b"\n" for row in rows)
         flags = what_if_flags(gateway.gate)
@@ -135,44 +114,15 @@ class Live:
     async def _events(self) -> AsyncIterator[bytes]:
         """First the past, then one look a second. Whoever reconnects gets the past again, so nothing is missing."""
         self._watchers += 1
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_looking(), name="live looks")
-            gateway = self._reception.gateway
-            self._recent = gateway.access_log = Recent(gateway.access_log)
         try:
-            self._look()
-            yield b"retry: 2000\nevent: past\ndata: " + orjson.dumps(self.past()) + b"\n\n"
+            self._past.look()
+            yield b"retry: 2000\nevent: past\ndata: " + orjson.dumps(self._past.points()) + b"\n\n"
             while True:
                 yield b"event: now\ndata: " + orjson.dumps(self.snapshot()) + b"\n\n"
                 await asyncio.sleep(_EVERY_S)
+                self._past.look()
         finally:
             self._watchers -= 1
-            self._left_ns = self._now_ns()
-
-    async def _keep_looking(self) -> None:
-        while self._watchers or self._now_ns() - self._left_ns < _UNWATCHED_S * 1e9:
-            await asyncio.sleep(_EVERY_S)
-            self._look()
-        self._past.clear()
-        self._task = None
-        if self._recent is not None:
-            self._reception.gateway.access_log, self._recent = self._recent.inner, None
-
-    def _look(self) -> None:
-        now_ns = self._now_ns()
-        for member in self._reception.gateway.fleet.members:
-            self._past.setdefault(member.name, deque(maxlen=_KEPT)).append(self._point(member, now_ns))
-
-    def _point(self, member: Member, now_ns: int) -> Point:
-        gate = member.gate
-        return Point(
-            at_ms=now_ns // 1_000_000,
-            usable_blocks=gate.ledger.usable_blocks,
-            promised_blocks=gate.promised_blocks(),
-            held_blocks=held_blocks(self._reception.gateway, member),
-            elsewhere_blocks=member.elsewhere_blocks,
-            waiting=len(gate.queue),
-        )
 
 
 def _requests(member: Member, now_ns: int) -> dict[str, object]:
@@ -199,22 +149,20 @@ def _request(living: Reservation, left_ns: int, now_ns: int) -> dict[str, object
     }
 
 
-def _queue(waiting: list[Waiting], now_ns: int) -> dict[str, object]:
+def _queue(members: list[Member], now_ns: int) -> dict[str, object]:
+    """Of all instances together; `next` are the first of each, whoever waited longest first."""
+    shown = [one for member in members for one in waiting_at(member, _SHOWN_QUEUE, now_ns)]
+    if len(members) > 1:
+        shown.sort(key=_its_turn)
     return {
-        "requests": len(waiting),
-        "tokens": sum(one.tokens for one in waiting),
-        "next": [
-            {
-                "tenant": one.arrived.tenant,
-                "priority": one.arrived.priority,
-                "blocks": one.peak_blocks,
-                "waited_ms": (now_ns - one.since_ns) // 1_000_000,
-                "expected_ms": one.expected_ns // 1_000_000,
-                "deadline_in_ms": (one.deadline_ns - now_ns) // 1_000_000,
-            }
-            for one in waiting[:_SHOWN_QUEUE]
-        ],
+        "requests": sum([len(member.gate.queue) for member in members]),
+        "tokens": sum([member.gate.queue.tokens for member in members]),
+        "next": shown[:_SHOWN_QUEUE],
     }
+
+
+def _its_turn(told: dict[str, Any]) -> tuple[int, int]:
+    return told["priority"], -told["waited_ms"]
 
 
 def _tenants(members: tuple[Member, ...] | list[Member]) -> list[dict[str, object]]:

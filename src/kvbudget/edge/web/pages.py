@@ -18,6 +18,7 @@ from kvbudget.edge.web import catalogue
 from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused
 from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
 from kvbudget.edge.web.budget_export import budget_toml, config_text
+from kvbudget.edge.web.examples import examples_told
 from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.planner.hardware.gpus import GPUS
@@ -28,6 +29,7 @@ from kvbudget.report.png import png_report
 from kvbudget.simulate.scenarios import SCENARIOS
 
 LARGEST_CONFIG = 1024 * 1024
+SESSION = "kvbudget.session"  # in the scope of who signed in by a cookie
 _PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -45,8 +47,8 @@ def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
     async def simulate(request: Request) -> Response:
         return await answered(request, simulator.asked)
 
-    async def pages(_: Request) -> Response:
-        return as_json({"pages": shown})
+    async def pages(request: Request) -> Response:
+        return as_json({"pages": shown, "session": bool(request.scope.get(SESSION))})
 
     return [
         *[Route(path, _page(_PAGES[path])) for path in shown],
@@ -67,16 +69,17 @@ async def to_ledger(_: Request) -> Response:
 
 def _page(name: str) -> Callable[[Request], Any]:
     async def page(_: Request) -> Response:
-        return _file(name)
+        return page_named(name)
 
     return page
 
 
 async def _static(request: Request) -> Response:
-    return _file(request.path_params["name"])
+    return page_named(request.path_params["name"])
 
 
-def _file(name: str) -> Response:
+def page_named(name: str) -> Response:
+    """A file of ours, or 404."""
     static = {one.name: one for one in (files("kvbudget.edge.web") / "static").iterdir()}
     kind = _TYPES.get(name.rpartition(".")[2])
     if name not in static or kind is None:
@@ -92,6 +95,7 @@ async def _catalogue(_: Request) -> Response:
             "models": catalogue.names(),
             "gpus": [{"key": key, "name": gpu.name, **sized(gpu.memory_bytes)} for key, gpu in GPUS.items()],
             "precisions": [{"name": name, "note": one.note} for name, one in PRECISIONS.items()],
+            "examples": examples_told(),
         }
     )
 

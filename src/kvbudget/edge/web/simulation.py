@@ -18,6 +18,7 @@ import orjson
 from kvbudget.errors import BadValueError, KvbudgetError
 from kvbudget.gate.gate import Gate
 from kvbudget.simulate.scenarios import SCENARIOS
+from kvbudget.units import parse_length
 
 LONGEST_S = 120.0
 LARGEST_TRACE = 8 * 1024 * 1024
@@ -182,10 +183,11 @@ def changed_flags(gate: Gate, wanted: Mapping[str, Any]) -> list[str]:
     if not wanted or wanted.keys() - most.keys():
         raise BadValueError("what if: name max_num_seqs, max_context, or both", fix='such as {"max_num_seqs": 12}')
     found = []
-    for name, value in wanted.items():
+    for name, given in wanted.items():
+        value = parse_length(given.strip(), name) if isinstance(given, str) else given
         if type(value) is not int or not 1 <= value <= most[name]:
             raise BadValueError(
-                f"{name}: {str(value)[:40]} is out of range", fix=f"a whole number from 1 to {most[name]:,}"
+                f"{name}: {str(given)[:40]} is out of range", fix=f"a whole number from 1 to {most[name]:,}"
             )
         found += [flags[name], str(value)]
     return found

@@ -69,12 +69,30 @@ export function fill(table, columns, rows, marked = () => false) {
   table.replaceChildren(head, body);
 }
 
-// A page that not every port has, such as that of a running gate, is linked where it is there.
+// Every question of a page. Who is not signed in, or no more, is led to where that is done, and back from there.
+export async function fetched(path, options) {
+  const answer = await fetch(path, options);
+  if (answer.status !== 401) return answer;
+  location.assign(`/login?next=${encodeURIComponent(`${location.pathname}${location.search}`)}${location.hash}`);
+  return new Promise(() => {}); // this page is over
+}
+
+export function sent(path, document_, options = {}) {
+  return fetched(path, { ...options, method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" } });
+}
+
+// A page that not every port has, such as that of a running gate, is linked where it is there; who signed in may leave.
 export async function linkPages() {
-  const answer = await fetch("/api/pages").catch(() => null);
+  const answer = await fetched("/api/pages").catch(() => null);
   if (!answer?.ok) return;
-  const { pages } = await answer.json();
+  const { pages, session } = await answer.json();
   for (const link of document.querySelectorAll("nav a[hidden]")) link.hidden = !pages.includes(link.getAttribute("href"));
+  const leave = document.getElementById("logout");
+  leave.hidden = !session;
+  leave.addEventListener("click", async () => {
+    await sent("/logout", {}).catch(() => null);
+    location.assign("/login");
+  });
 }
 
 // As wide as the box it stands in, so that its text is as large as is written; at most so wide, at least 280.

@@ -1,17 +1,17 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
+import { element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
 import { frontier } from "./frontier.js";
+import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
-const LENGTHS = steps(256, 13, [1, 1.5]);
-const COUNTS = [1, 2, 3, 4, 5, ...steps(6, 8, [1, 4 / 3, 5 / 3])];
 const SCALES = { lengths: LENGTHS, counts: COUNTS };
 const OPEN = ["concurrency", "block"]; // set to their default they say more than left alone
 const PASTED = "pasted"; // what the catalogue shows while a config.json is in force; no model is called so
 const PARTS = ["weights", "activation", "cuda_graphs", "non_torch", "kv", "free"];
 
 let defaults = {};
+let examples = [];
 let config = "";
 let kept = "";
 let keptConfig = ""; // the config.json of what was kept, where one was pasted
@@ -23,16 +23,10 @@ let retrying = null;
 
 start();
 
-function steps(first, doublings, within) {
-  const found = [];
-  for (let doubling = 0; doubling < doublings; doubling += 1) for (const factor of within) found.push(Math.round(first * 2 ** doubling * factor));
-  return found;
-}
-
 async function start() {
   const address = new URLSearchParams(location.search);
   inLanguage(address.get("lang"));
-  const answer = await fetch("/api/catalogue").catch(() => null);
+  const answer = await fetched("/api/catalogue").catch(() => null);
   if (!answer?.ok) {
     problem(word("unreachable"));
     setTimeout(start, 2000);
@@ -40,6 +34,7 @@ async function start() {
   }
   const known = await answer.json();
   defaults = known.defaults;
+  examples = known.examples;
   for (const name of known.models) form.model.append(element("option", { value: name }, name));
   for (const gpu of known.gpus) form.gpu.append(element("option", { value: gpu.key }, `${gpu.name} (${gpu.text})`));
   for (const one of known.precisions) form.dtype.append(element("option", { value: one.name }, one.name));
@@ -51,6 +46,7 @@ async function start() {
   by("pin").addEventListener("click", keep);
   by("unpin").addEventListener("click", () => { kept = ""; draw(); });
   by("share").addEventListener("click", copy);
+  by("to-examples").addEventListener("click", () => by("h-examples").focus());
   by("forget").addEventListener("click", () => { config = ""; by("config").value = ""; refresh(); });
   by("config").addEventListener("input", () => { config = by("config").value.trim(); refresh(); });
   addEventListener("dragover", (event) => event.preventDefault());
@@ -147,10 +143,6 @@ function slide() {
   by("shape").hidden = Boolean(form.model.value);
 }
 
-function nearest(scale, value) {
-  return scale.reduce((best, one, index) => Math.abs(one - value) < Math.abs(scale[best] - value) ? index : best, 0);
-}
-
 // ---- asking the planner: one question at a time, the newest wins
 
 function refresh() {
@@ -161,7 +153,7 @@ function refresh() {
 
 async function plan(fields, text) {
   const given = text ? { method: "POST", body: text, headers: { "content-type": "application/json" } } : {};
-  const answer = await fetch(`/api/plan?${fields}`, given);
+  const answer = await fetched(`/api/plan?${fields}`, given);
   return [answer.ok, await answer.json()];
 }
 
@@ -193,6 +185,7 @@ async function ask() {
 function draw() {
   if (!shown) return;
   figures(shown);
+  worked();
   by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : shown.verdict.word), " ", shown.sized_to_need ? "" : shown.verdict.sentence);
   by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, line)));
   bar(shown.bar);
@@ -219,9 +212,28 @@ function facts(document_) {
   ];
 }
 
+// Of one GPU: what two states differ in where a card is given.
+function parts(document_) {
+  return document_.bar.map((part) => [`part.${part.key}`, part.text]);
+}
+
 // What the pool pays is in whole blocks; the bytes of the tokens alone stand beside it where they differ.
 function inBlocks(blocks, held, exact) {
   return `${number(blocks)} ${word("fig.blocks")}${held.bytes === exact.bytes ? "" : `; ${exact.text} ${word("exactly")}`}`;
+}
+
+// What to look at where the page stands at a worked example, and the way to all of them.
+function worked() {
+  const here = examples.find((one) => one.page === location.pathname && one.query === `${query()}` && one.kept === kept);
+  by("example").hidden = !here;
+  by("example").textContent = here ? `${word(`example.${here.key}`)}: ${word(`example.${here.key}.look`)}` : "";
+  const lang = document.documentElement.lang === "en" ? "en" : "zh";
+  by("examples").replaceChildren(...examples.map((one) => {
+    const address = new URL(one.address, location.origin);
+    address.searchParams.set("lang", lang);
+    const link = element("a", { href: `${address.pathname}${address.search}${address.hash}`, "aria-current": one === here ? "true" : undefined }, word(`example.${one.key}`));
+    return element("li", {}, link, element("span", { class: "note" }, word(`example.${one.key}.look`)));
+  }));
 }
 
 function figures(document_) {
@@ -314,7 +326,7 @@ function modelName() {
 }
 
 async function exportPasted(name, file) {
-  const answer = await fetch(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
+  const answer = await fetched(`/api/export/${name}?${query()}`, { method: "POST", body: config, headers: { "content-type": "application/json" } });
   if (!answer.ok) { problem((await answer.json()).error.message); return; }
   const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: file });
   link.click();
@@ -336,10 +348,10 @@ async function compare() {
   let good, other;
   try { [good, other] = await plan(kept, keptConfig); } catch { return; }
   if (!good || !shown) { kept = ""; by("compare").hidden = by("unpin").hidden = true; return; }
-  const before = new Map(facts(other).map(([key, value]) => [key, value]));
+  const before = new Map([...facts(other), ...parts(other)]);
   fill(by("t-compare"), [
     ["col.figure", false, ([key]) => word(key)], ["kept", true, ([key]) => before.get(key) ?? "–"], ["now", true, ([, value]) => value],
-  ], facts(shown));
+  ], [...facts(shown), ...parts(shown)]);
 }
 
 async function copy() {

@@ -1,13 +1,18 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { chartWidth, drawn, element, fill, inLanguage, number, problem, refusalIn, swatch, word } from "./dom.js";
+import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, sent, swatch, word } from "./dom.js";
+import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
 const by = (id) => document.getElementById(id);
-const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"]];
-const KEPT = 600;
+const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"], ["free_blocks", "activation"]];
+const KEPT_MS = 900_000;
+const PLACES = { max_num_seqs: COUNTS, max_context: LENGTHS }; // of the sliders of "what if"
+const AGAIN_MS = 700; // after the last move of a slider, and while another simulation runs
 const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused", "timed_out", "preemptions"];
 let past = {};
 let now = null;
 let guess = null;
+let asking = null; // the question to the simulator that is under way
+let waiting = null;
 let found = [];
 let foretold = [];
 
@@ -22,8 +27,15 @@ function start() {
     draw();
   });
   by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  by("whatif").addEventListener("input", moved);
+  linkPages();
   look();
   setInterval(look, 10_000);
+  watch();
+}
+
+// The browser takes up a line that was cut by itself; one that was refused is asked for again.
+function watch() {
   const stream = new EventSource("/api/live/stream");
   stream.addEventListener("past", (event) => {
     past = Object.fromEntries(Object.entries(JSON.parse(event.data)).map(([name, points]) => [name, points.map(point)]));
@@ -33,22 +45,26 @@ function start() {
     for (const instance of now.instances) {
       const points = (past[instance.name] ??= []);
       if (!points.length || points.at(-1).at_ms < instance.at_ms) points.push(instance);
-      if (points.length > KEPT) points.shift();
+      while (points.length && points[0].at_ms < instance.at_ms - KEPT_MS) points.shift();
     }
     problem(now.problem);
     draw();
   });
-  stream.addEventListener("error", () => problem(word("live.cut")));
+  stream.addEventListener("error", () => {
+    problem(word("live.cut"));
+    if (stream.readyState !== EventSource.CLOSED) return;
+    fetched("/api/pages").catch(() => null).then(() => setTimeout(watch, 3000));
+  });
 }
 
-function point([at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, waiting]) {
-  return { at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, waiting };
+function point([at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, free_blocks, waiting]) {
+  return { at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_blocks, free_blocks, waiting };
 }
 
 // What the gate judges when it is asked, less often than it looks.
 async function look() {
   try {
-    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(async (path) => (await fetch(path)).json()));
+    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(async (path) => (await fetched(path)).json()));
     found = findings.instances;
     foretold = forecast.instances;
   } catch {
@@ -57,23 +73,60 @@ async function look() {
   draw();
 }
 
-async function ask() {
+// ---- what if: the sliders go up to the limits of now; a field says what the sliders cannot
+
+function places(name) {
+  const most = Math.max(1, ...(now?.instances ?? []).map((one) => one[name] ?? 0));
+  return [...PLACES[name].filter((one) => one < most), most];
+}
+
+function slide() {
   const form = by("whatif");
-  const wanted = {};
-  for (const name of ["max_num_seqs", "max_context"]) if (form[name].value.trim()) wanted[name] = Number(form[name].value);
-  by("ask").disabled = true;
+  for (const range of form.querySelectorAll("[data-for]")) {
+    const field = form[range.dataset.for], known = places(range.dataset.for);
+    field.placeholder = String(known.at(-1));
+    range.max = known.length - 1;
+    const value = Number(field.value.trim().toLowerCase().replace(/k$/, "e3"));
+    range.value = field.value.trim() && Number.isFinite(value) ? nearest(known, value) : known.length - 1;
+    range.setAttribute("aria-valuetext", field.value.trim() || `${number(known.at(-1))}, ${word("live.whatif_as_now")}`);
+  }
+}
+
+function moved(event) {
+  const name = event.target.dataset.for;
+  if (!name) { slide(); return; }
+  const known = places(name), value = known[Number(event.target.value)];
+  by("whatif")[name].value = value === known.at(-1) ? "" : value;
+  slide();
+  clearTimeout(waiting);
+  waiting = setTimeout(ask, AGAIN_MS);
+}
+
+async function ask() {
+  clearTimeout(waiting);
+  asking?.abort();
+  const form = by("whatif"), wanted = {};
+  for (const name of Object.keys(PLACES)) if (form[name].value.trim()) wanted[name] = form[name].value.trim();
+  if (!Object.keys(wanted).length) wanted.max_num_seqs = places("max_num_seqs").at(-1); // today twice
+  const mine = (asking = new AbortController());
+  by("whatif-said").textContent = word("sim.busy");
   let told;
   try {
-    const answer = await fetch("/api/whatif", { method: "POST", body: JSON.stringify(wanted), headers: { "content-type": "application/json" } });
+    const answer = await sent("/api/whatif", wanted, { signal: mine.signal });
+    if (answer.status === 429) { // another one is simulated, or our last one has just been given up
+      if (mine === asking) waiting = setTimeout(ask, AGAIN_MS);
+      return;
+    }
     const document_ = await answer.json();
     if (answer.ok) guess = document_;
     else told = refusalIn(document_);
   } catch {
     told = word("live.cut");
   }
-  by("ask").disabled = false;
+  if (mine !== asking) return;
   by("whatif-problem").hidden = !told;
   by("whatif-problem").textContent = told ?? "";
+  by("whatif-said").textContent = told ? "" : `${number(guess.requests)} ${word("live.whatif_requests")}`;
   draw();
 }
 
@@ -83,12 +136,14 @@ function rounded(name, value) {
 
 function draw() {
   if (!now) return;
+  slide();
   const sum = (key) => now.instances.reduce((all, one) => all + (one[key] ?? 0), 0);
   by("state").textContent = [word(`policy.${now.policy}`), now.shadow ? word("live.shadow") : "", now.draining ? word("live.draining") : ""].filter(Boolean).join(" · ");
   by("figures").replaceChildren(...[
     ["live.promised", "promised", number(sum("promised_blocks")), `${word("of")} ${number(sum("usable_blocks"))}`],
     ["live.held", "held", now.instances.every((one) => one.held_blocks === null) ? "–" : number(sum("held_blocks")), ""],
     ["live.elsewhere", "elsewhere", number(sum("elsewhere_blocks")), ""],
+    ["live.free", "free", number(sum("free_blocks")), ""],
     ["live.running", "running", number(sum("requests_in_all")), ""],
     ["live.waiting", "waiting", number(now.queue.requests), `${number(now.queue.tokens)} token`],
   ].map(([key, name, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": name }, value, element("small", {}, note)))));
@@ -107,7 +162,7 @@ function pool(instance) {
   const y = (blocks) => height - bottom - (height - top - bottom) * blocks / most;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${instance.name}: ${word("live.promised")} ${instance.promised_blocks}, ${word("live.held")} ${instance.held_blocks ?? "–"}, ${word("of")} ${instance.usable_blocks}` });
   for (const tick of [0, instance.usable_blocks]) svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick)));
-  svg.append(drawn("text", { x: left, y: height - 6 }, `−${Math.round((end - start_) / 1000)} s`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, word("now")));
+  svg.append(drawn("text", { x: left, y: height - 6 }, `−${duration(end - start_)}`), drawn("text", { x: width - right, y: height - 6, "text-anchor": "end" }, word("now")));
   for (const [key, colour] of SERIES) {
     const known = points.filter((one) => one[key] !== null);
     if (!known.length) continue;
@@ -136,14 +191,26 @@ function holders(instance) {
   return element("div", {}, element("p", { class: "note" }, `${instance.name}: ${number(instance.requests_in_all)}`), bar);
 }
 
+function duration(ms) {
+  return ms < 120_000 ? `${Math.round(ms / 1000)} s` : `${Math.round(ms / 60_000)} min`;
+}
+
 function seconds(ms) {
   return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
 }
 
 function tables() {
+  const where = now.instances.length > 1 ? [["col.instance", false, (row) => row.instance]] : [];
+  fill(by("t-holders"), [
+    ["col.tenant", false, (row) => row.tenant], ...where, ["col.blocks_held", true, (row) => number(row.blocks)],
+    ["col.left", true, (row) => seconds(row.left_ms)], ["col.age", true, (row) => seconds(row.age_ms)],
+    ["col.answer", true, (row) => `${number(row.seen_tokens)} / ${number(row.max_new_tokens)}`],
+    ["col.prompt", true, (row) => number(row.prompt_tokens)],
+  ], now.instances.flatMap((instance) => instance.requests.map((one) => ({ ...one, instance: instance.name }))));
   fill(by("t-queue"), [
-    ["col.tenant", false, (row) => row.tenant], ["col.priority", true, (row) => row.priority],
-    ["col.blocks_wanted", true, (row) => number(row.blocks)], ["col.waited", true, (row) => seconds(row.waited_ms)],
+    ["col.tenant", false, (row) => row.tenant], ...where, ["col.priority", true, (row) => row.priority],
+    ["col.blocks_wanted", true, (row) => number(row.blocks)], ["col.waits_for", false, (row) => word(`why.${row.why}`)],
+    ["col.waited", true, (row) => seconds(row.waited_ms)], ["col.left_waiting", true, (row) => seconds(row.left_ms)],
     ["col.expected", true, (row) => row.expected_ms ? seconds(row.expected_ms) : "–"],
     ["col.deadline", true, (row) => seconds(row.deadline_in_ms)],
   ], now.queue.next);

@@ -1,5 +1,5 @@
 // The simulation page: sends a load and policies to the simulator of this machine and draws what it answers.
-import { chartWidth, drawn, element, fill, inLanguage, linkPages, number, problem, refusalIn, word } from "./dom.js";
+import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, sent, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
@@ -12,7 +12,7 @@ start();
 async function start() {
   inLanguage(new URLSearchParams(location.search).get("lang"));
   linkPages();
-  const known = await (await fetch("/api/scenarios")).json();
+  const known = await (await fetched("/api/scenarios")).json();
   form.scenario.append(...known.scenarios.map((one) => element("option", {}, one.name)));
   form.scenario.value = new URLSearchParams(location.search).get("scenario") ?? "overload-1.3";
   form.scenario.addEventListener("change", say);
@@ -49,7 +49,7 @@ async function run() {
   by("run").disabled = true;
   by("busy").textContent = word("sim.busy");
   try {
-    const answer = await fetch("/api/simulate", { method: "POST", body: JSON.stringify(await wanted()), headers: { "content-type": "application/json" } });
+    const answer = await sent("/api/simulate", await wanted());
     const document_ = await answer.json();
     if (answer.ok) shown = document_;
     else problem(refusalIn(document_));

@@ -1,0 +1,119 @@
+"""Decides how a person signs in at the admin port: the token is typed once, and a cookie stands for it from then on.
+
+Its paths: `GET /login` (the page), `POST /login` and `POST /logout` (JSON), `GET /api/session` (whether it holds). The
+cookie is HttpOnly and SameSite=Strict. What it does beyond reading has to come from a page of this port, by its Origin.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from urllib.parse import quote, urlsplit
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from kvbudget.edge.admin_sessions import LONGEST_NS, Sessions, Tries
+from kvbudget.edge.web.answering import as_json, body_of
+from kvbudget.edge.web.pages import page_named
+from kvbudget.errors import BadValueError
+
+PATHS = frozenset({"/login", "/logout", "/api/session"})
+_LARGEST = 4096
+
+
+class SignIn:
+    """Who is signed in, and the paths by which that comes about. `digest`: of the token."""
+
+    def __init__(self, digest: bytes, now_ns: Callable[[], int]) -> None:
+        self._digest = digest
+        self._sessions = Sessions(now_ns)
+        self._tries = Tries(now_ns)
+
+    def is_token(self, given: str) -> bool:
+        """Compared in constant time."""
+        return hmac.compare_digest(hashlib.sha256(given.encode(errors="replace")).digest(), self._digest)
+
+    def knows(self, request: Request) -> bool:
+        """Whether the browser showed a cookie that holds."""
+        secret = request.cookies.get(_cookie_of(request), "")
+        return bool(secret) and self._sessions.holds(secret)
+
+    async def answer(self, request: Request) -> Response:
+        """To one of `PATHS`."""
+        path, method = request.url.path, request.method
+        if path == "/api/session":
+            return as_json({"signed_in": self.knows(request)})
+        if method in ("GET", "HEAD") and path == "/login":
+            return page_named("login.html")
+        if method != "POST":
+            return as_json({"error": "POST it"}, 405)
+        problem = "" if from_own_page(request) or "origin" not in request.headers else "it comes from another site"
+        if not is_json(request):
+            problem = "send it as content-type: application/json"
+        if problem:
+            return as_json({"error": problem}, 403)
+        return await self._sign_in(request) if path == "/login" else self._sign_out(request)
+
+    async def _sign_in(self, request: Request) -> Response:
+        peer = "" if request.client is None else request.client.host
+        wait_ns = self._tries.wait_ns(peer)
+        if wait_ns:
+            seconds = -(-wait_ns // 10**9)
+            answer = as_json({"error": f"too many wrong tokens; try again in {seconds} s"}, 429)
+            answer.headers["retry-after"] = str(seconds)
+            return answer
+        token = await _token_in(request)
+        if not self.is_token(token):
+            self._tries.was_wrong(peer)
+            return as_json({"error": "this is not the token (KVBUDGET_ADMIN_TOKEN of the gate)"}, 403)
+        answer = as_json({"signed_in": True})
+        self._set(answer, request, self._sessions.begin(), LONGEST_NS // 10**9)
+        return answer
+
+    def _sign_out(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(_cookie_of(request), ""))
+        answer = as_json({"signed_in": False})
+        self._set(answer, request, "", 0)
+        return answer
+
+    def _set(self, answer: Response, request: Request, secret: str, seconds: int) -> None:
+        encrypted = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+        answer.set_cookie(
+            _cookie_of(request), secret, max_age=seconds, path="/", secure=encrypted, httponly=True, samesite="strict"
+        )
+
+
+def to_sign_in(request: Request) -> Response:
+    """A person who opens a page is led to where to sign in, and back from there."""
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
+
+
+def is_json(request: Request) -> bool:
+    """Whether it is sent as no page of another site can send it."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+def from_own_page(request: Request) -> bool:
+    """Whether a browser says that it comes from a page of this very port; the proxy before us has to pass Host on, or
+    the browser has to send Sec-Fetch-Site, as it does to https and to this machine."""
+    if request.headers.get("sec-fetch-site") == "same-origin":
+        return True
+    origin = urlsplit(request.headers.get("origin", ""))
+    return bool(origin.netloc) and origin.netloc == request.headers.get("host", "")
+
+
+def _cookie_of(request: Request) -> str:
+    """Cookies know no ports, so two gates of one machine need two names."""
+    server = request.scope.get("server")
+    return f"kvbudget_session_{server[1] if server else 0}"
+
+
+async def _token_in(request: Request) -> str:
+    try:
+        told = orjson.loads(await body_of(request, _LARGEST, "the token"))
+    except (orjson.JSONDecodeError, BadValueError):
+        return ""
+    token = told.get("token") if isinstance(told, dict) else None
+    return token.strip() if isinstance(token, str) else ""

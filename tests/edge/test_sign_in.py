@@ -1,0 +1,189 @@
+"""Signing in at the admin port in a browser: the token once, then a cookie; nothing that another site could use."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from kvbudget.edge import admin_sessions
+from kvbudget.edge.admin_sessions import LONGEST_NS, MOST_SESSIONS, Sessions, Tries
+from kvbudget.edge.sign_in import SignIn, from_own_page
+
+Play = Callable[..., None]
+SECOND = 10**9
+HTML = {"accept": "text/html,application/xhtml+xml"}
+TOKEN = {"admin_token": "s3cret"}
+
+
+def signed(client: httpx.AsyncClient, url: str, **headers: str) -> Any:
+    return client.post(f"{url}/login", json={"token": "s3cret"}, headers=headers)
+
+
+def test_a_page_leads_to_where_to_sign_in_and_back_and_programs_are_told_as_before(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
+            asked = await browser.get("/ledger?context=8k&kv_heads=4", headers=HTML)
+            assert asked.status_code == 303
+            assert asked.headers["location"] == "/login?next=%2Fledger%3Fcontext%3D8k%26kv_heads%3D4"
+            page = await browser.get(asked.headers["location"])
+            assert "Sign in" in page.text
+            assert "form-action 'none'" in page.headers["content-security-policy"]
+            assert (await browser.get("/static/login.js")).status_code == 200
+            for path in ("/v1/state", "/api/live", "/metrics", "/api/pages"):
+                told = await browser.get(path)
+                assert (told.status_code, told.headers["www-authenticate"]) == (401, "Bearer")
+            assert (await browser.post("/api/plan", json={}, headers=HTML)).status_code == 401
+            assert (await browser.get("/api/session")).json() == {"signed_in": False}
+
+    play(scene, serve=TOKEN)
+
+
+def test_the_token_is_typed_once_and_the_cookie_stands_for_it_until_who_has_it_leaves(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
+            answer = await signed(browser, "")
+            cookie = answer.headers["set-cookie"]
+            port = stand.service.admin_url.rsplit(":", 1)[1]
+            assert cookie.startswith(f"kvbudget_session_{port}=")
+            assert {"HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"} <= set(cookie.split("; "))
+            assert "Secure" not in cookie
+            assert "s3cret" not in cookie
+            assert (await browser.get("/live", headers=HTML)).status_code == 200
+            assert (await browser.get("/v1/state")).status_code == 200
+            assert (await browser.get("/api/pages")).json()["session"] is True
+            assert (await browser.get("/api/session")).json() == {"signed_in": True}
+            kept = dict(browser.cookies)
+            left = await browser.post("/logout", json={})
+            assert (left.status_code, "Max-Age=0" in left.headers["set-cookie"]) == (200, True)
+            stolen = {"cookie": "; ".join(f"{name}={value}" for name, value in kept.items())}
+            assert (await browser.get("/v1/state", headers=stolen)).status_code == 401
+
+    play(scene, serve=TOKEN)
+
+
+def test_behind_an_encrypting_proxy_the_cookie_travels_encrypted_only(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
+            answer = await signed(browser, "", **{"x-forwarded-proto": "https"})
+            assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+    play(scene, serve=TOKEN)
+
+
+def test_with_the_cookie_alone_changes_come_from_our_own_pages_alone(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        url = stand.service.admin_url
+        host = url.removeprefix("http://")
+        async with httpx.AsyncClient(base_url=url) as browser:
+            await signed(browser, "")
+            for headers in (
+                {}, {"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"},
+                {"origin": url, "content-type": "text/plain"}, {"origin": f"http://{host}0"},
+                {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:1"},
+            ):  # fmt: skip
+                refused = await browser.post(
+                    "/v1/mode", content=b'{"shadow": true}', headers={"content-type": "application/json", **headers}
+                )
+                assert refused.status_code == 403, headers
+            assert not stand.service.gateway.shadow
+            for headers in ({"origin": url}, {"sec-fetch-site": "same-origin"}):
+                assert (await browser.post("/v1/mode", json={"shadow": False}, headers=headers)).status_code == 200
+            right = {"authorization": "Bearer s3cret", "origin": "https://grafana.example"}
+            assert (await browser.post("/v1/mode", json={"shadow": False}, headers=right)).status_code == 200
+
+    play(scene, serve=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "status"),
+    [
+        ({}, b'{"token": "s3cre"}', 403), ({}, b"[]", 403), ({}, b'{"token": 7}', 403), ({}, b"{", 403),
+        ({}, b'{"token": "%s"}' % (b"x" * 5000), 403),
+        ({"origin": "https://evil.example"}, b'{"token": "s3cret"}', 403),
+        ({"content-type": "text/plain"}, b'{"token": "s3cret"}', 403), ({}, b'{"token": " s3cret "}', 200),
+    ],
+)  # fmt: skip
+def test_only_the_token_opens_and_only_from_our_own_page(
+    play: Play, headers: dict[str, str], content: bytes, status: int
+) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
+            as_json = {"content-type": "application/json"}
+            answer = await browser.post("/login", content=content, headers={**as_json, **headers})
+            assert answer.status_code == status
+            assert ("set-cookie" in answer.headers) is (status == 200)
+            assert (await browser.get("/v1/state")).status_code == (200 if status == 200 else 401)
+            assert (await browser.put("/logout")).status_code == 405
+            assert (await browser.get("/logout", headers=HTML)).status_code == 405
+
+    play(scene, serve=TOKEN)
+
+
+def test_guessing_is_slow_and_the_right_token_waits_as_well(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        url = stand.service.admin_url
+        async with httpx.AsyncClient(base_url=url) as browser:
+            for _ in range(admin_sessions.PEER_TRIES):
+                assert (await browser.post("/login", json={"token": "no"})).status_code == 403
+            limited = await signed(browser, "")
+            assert limited.status_code == 429
+            assert 1 <= int(limited.headers["retry-after"]) <= 10
+            right = {"authorization": "Bearer s3cret"}
+            assert (await browser.get("/v1/state", headers=right)).status_code == 200
+
+    play(scene, serve=TOKEN)
+
+
+def test_without_a_token_there_is_nothing_to_sign_in_to(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
+            assert (await browser.get("/login")).status_code == 404
+            assert (await browser.get("/api/pages")).json()["session"] is False
+
+    play(scene)
+
+
+def test_a_session_is_over_after_a_working_day_and_there_are_only_so_many() -> None:
+    now = [0]
+    sessions = Sessions(lambda: now[0])
+    first = sessions.begin()
+    assert sessions.holds(first)
+    assert not sessions.holds(first + "x")
+    now[0] = LONGEST_NS - 1
+    assert sessions.holds(first)
+    now[0] = LONGEST_NS
+    assert not sessions.holds(first)
+    many = [sessions.begin() for _ in range(MOST_SESSIONS + 1)]
+    assert [sessions.holds(one) for one in many] == [False] + [True] * MOST_SESSIONS
+    sessions.end(many[1])
+    sessions.end(many[1])
+    assert not sessions.holds(many[1])
+
+
+def test_tries_come_back_one_by_one_for_each_address_and_for_all() -> None:
+    now = [0]
+    tries = Tries(lambda: now[0])
+    for number in range(admin_sessions.PEER_TRIES):
+        assert tries.wait_ns("a") == 0, number
+        tries.was_wrong("a")
+    assert tries.wait_ns("a") == 10 * SECOND
+    assert tries.wait_ns("b") == 0
+    now[0] = 10 * SECOND
+    assert tries.wait_ns("a") == 0
+    tries.was_wrong("a")
+    assert tries.wait_ns("a") == 10 * SECOND
+    for number in range(2000):
+        tries.was_wrong(f"peer-{number}")
+    assert tries.wait_ns("somebody else") > 0
+    assert len(tries._peers) == 1024
+
+
+def test_who_may_try_is_decided_before_the_token_is_read() -> None:
+    """The comparison itself takes the same time whatever was given: digests of one length, by hmac."""
+    assert not SignIn(b"x" * 32, lambda: 0).is_token("\udcff")
+    scope = {"type": "http", "headers": [(b"origin", b"http://h:1"), (b"host", b"h:1")]}
+    assert from_own_page(Request(scope))
+    scope["headers"] = [(b"host", b"")]
+    assert not from_own_page(Request(scope))
