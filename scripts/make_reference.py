@@ -120,9 +120,9 @@ BACKENDS = {
     "block_size": "As `--block-size`, for this one.",
     "max_context": "As `--max-context`, for this one.",
     "max_num_seqs": "As `--max-num-seqs`, for this one.",
-    "borrow": "Share of its pool that work of shorter tiers may reserve; 1 where it is not given.",
+    "borrow": "Share of its pool that work of shorter tiers may reserve; 1 (no limit) where it is not given.",
     "fallback": "Models for which it stands in when no instance of theirs takes a request now.",
-    "fallback_share": "Share of its pool that may be reserved for that; 1 where it is not given.",
+    "fallback_share": "Share of its pool that may be reserved for that; 1 (no limit) where it is not given.",
     "drain": "It gets no work; what it has goes on.",
 }
 # What stands before the first string of these calls in the source is what the planner says.

@@ -3,7 +3,7 @@
 `make bench-bank`. Each request comes to one of four gates at random. Ways to share the pool: slices from a bank at a
 round trip of 0.2, 1 and 5 ms; an exact reservation of every request at the ledger; an equal part each.
 
-    python bench/bank/shared.py [--seeds 3] [--scenarios overload-1.7,drifting] [--policies worst-case,learned] [--gates 4]
+    python bench/bank/shared.py [--seeds 3] [--scenarios overload-1.7,drifting] [--policies learned] [--gates 4]
 """
 
 import argparse
@@ -41,7 +41,6 @@ def ways(gates: int) -> dict[str, Gates | None]:
         "slices, 5 ms": Gates(gates, 5 * _MS),
         "each, 1 ms": Gates(gates, _MS, PoolSharing.EACH),
         f"1/{gates} each": Gates(gates, 0, PoolSharing.STATIC),
-        "one gate, watched": Gates(1, 0, PoolSharing.STATIC),
     }
 
 
@@ -123,8 +122,11 @@ def tables(
     total = sum(of(name, ONE, goodput) for name in names)
     ratios = [sum(of(name, way, goodput) for name in names) / max(1e-9, total) for way in others]
     lines.append(f"| **all** | {total:,.0f} | " + " | ".join(f"**{ratio:.3f}**" for ratio in ratios) + " |")
-    lines += ["", "| way | preemptions | calls per try | woken per try | idle, mean | idle, worst scenario | wait p99 s |",
-              "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        "",
+        "| way | preemptions | calls per try | woken per try | idle, mean | idle, worst scenario | wait p99 s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for way in (ONE, *others):
         idle = [of(name, way, lambda one: one.idle) for name in names]
         lines.append(

@@ -103,6 +103,14 @@ def test_every_combination_of_swept_values_is_a_run(capsys: pytest.CaptureFixtur
     assert len({run["elapsed_s"] for run in whole["runs"]}) == 3  # the pool is large enough either way
 
 
+def test_several_gates_may_share_one_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--scenario", "steady", "--max-requests", 20, "--gates", 3, "--ledger-rtt", 2.5, "--policy", "worst-case")
+    found = document(capsys, *words)
+    assert found["finished"] == 20
+    assert (found["gate"]["gates"], found["gate"]["ledger_rtt_s"]) == (3, 0.0025)
+    assert "instances" in failure(capsys, *words, "--instances", 2)
+
+
 def test_people_get_a_table_and_notes_where_a_gate_does_not_help(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--scenario", "steady", "--max-requests", "150", "--policy", "none,worst-case", "--jobs", "1"]
     assert main(["simulate", *words]) == 0

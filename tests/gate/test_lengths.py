@@ -138,6 +138,19 @@ def test_tables_are_not_made_anew_for_every_token() -> None:
     assert habit.survival() is not table
 
 
+def test_nothing_is_counted_twice_between_two_that_were_told_nothing_new() -> None:
+    lengths = Lengths()
+    for number in range(40):
+        teach(lengths, "a", 50 + number)
+    habit = lengths.chain("a", "chat", 2000, 500)[-1]
+    table, beyond = habit.survival(), habit._ends_beyond()
+    assert habit.survival() is table
+    assert habit._ends_beyond() is beyond
+    teach(lengths, "b", 900)  # of which all know
+    assert habit._ends_beyond() is not beyond
+    assert habit._ends_beyond()[0] > beyond[0]
+
+
 def test_prompts_and_limits_of_another_size_are_told_apart() -> None:
     lengths = Lengths()
     fine = {id(lengths.chain("a", "chat", limit, prompt)[-1]) for limit in (None, 10, 2000) for prompt in (100, 60_000)}
@@ -152,6 +165,20 @@ def test_names_from_outside_do_not_pile_up() -> None:
     assert len(lengths._habits) == MAX_KEYS
     kept = lengths.chain("tenant-9999", "chat", 2000, 500)  # the coarse one that all used is still the same
     assert kept[1] is lengths.chain("tenant-0", "chat", 2000, 500)[1]
+
+
+def test_a_finer_key_that_was_saved_without_its_coarser_one_leans_on_the_new_one() -> None:
+    lengths = Lengths()
+    teach(lengths, "a", 50)
+    state = lengths.state()
+    state["habits"] = state["habits"][-1:]
+    restored = Lengths.restored(state)
+    alone = next(iter(restored._habits.values()))
+    before = alone.survival()
+    chain = restored.chain("a", "chat", 2000, 500)
+    assert chain[-1] is alone
+    assert alone.parent is chain[-2]
+    assert alone.survival() is not before
 
 
 def test_state_that_was_saved_gives_the_same_tables() -> None:

@@ -47,6 +47,20 @@ def test_who_ends_by_the_time_it_could_start_goes_before_it(
 
 
 @by_limits
+def test_by_the_time_it_could_start_is_by_the_newest_token_that_was_seen(
+    make_gate: MakeGate, arrive: Arrive, policy: Policy
+) -> None:
+    gate = make_gate(20, policy)
+    gate.handle(arrive("long", 100, 92, paced=True), 0)
+    gate.handle(arrive("huge", 200, 56, paced=True), 0)
+    gate.handle(arrive("later", 10, 93, paced=True), 1)  # so that it was reckoned when huge could start: in 92 steps
+    gate.handle(Progressed("long", 3), 2)
+    assert told(gate.handle(arrive("three-late", 4, 92, paced=True), 3)) == ["Parked three-late"]
+    gate.handle(Ended("three-late", Outcome.WITHDRAWN), 4)
+    assert told(gate.handle(arrive("by-then", 4, 89, paced=True), 5)) == ["Forward by-then"]
+
+
+@by_limits
 def test_who_has_room_beside_it_goes_before_it(make_gate: MakeGate, arrive: Arrive, policy: Policy) -> None:
     gate = blocked(make_gate, arrive, policy)
     assert told(gate.handle(arrive("too-large", 10, 93), 1)) == ["Parked too-large"]  # 7 blocks; 4 are left beside 16

@@ -1,11 +1,14 @@
 """When there will be room."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
+from kvbudget.gate.wait_forecast import WaitForecast, has_room_by, steps_until_room
 from kvbudget.pool.risk import GRID, Outlook, Share, share_of
+from kvbudget.pool.survival import BINS, Survival
 
 NEW = share_of(None, made_tokens=0, limit_tokens=100, held=10.0, per_step=0.0, sequences=1)
 
@@ -75,3 +78,49 @@ def test_waits_that_turn_out_longer_are_foreseen_longer_but_not_without_end() ->
     for _ in range(300):
         forecast.waited(10**9, 10**11)
     assert forecast.wait_ns(100.0, 1e6) == pytest.approx(125_000_000, rel=0.01)
+
+
+LENGTHS = st.tuples(st.integers(0, 300), st.integers(1, 4000), st.floats(1.0, 60.0))
+
+
+@given(
+    st.lists(LENGTHS, max_size=8), LENGTHS, LENGTHS, st.floats(5.0, 200.0), st.integers(0, 9), st.integers(0, 40),
+    st.floats(-5.0, 5.0),
+)  # fmt: skip
+def test_whether_there_is_room_by_then_with_one_more_is_what_the_whole_reckoning_says(
+    batch: list[tuple[int, int, float]],
+    first: tuple[int, int, float],
+    further: tuple[int, int, float],
+    blocks: float,
+    seats: int,
+    passed: int,
+    later: float,
+) -> None:
+    survival = Survival([0.05] * BINS, 0.2)
+
+    def share(one: tuple[int, int, float]) -> Share:
+        made, left, held = one
+        return share_of(
+            survival, made_tokens=made, limit_tokens=made + left, held=held, per_step=1 / 16, sequences=1, offset=passed
+        )
+
+    outlook = Outlook()
+    for number, one in enumerate(batch):
+        outlook.add(str(number), share(one))
+    outlook.now = passed
+    newcomer, more, ahead = share(first), share(further), Demand(0)
+    alone = steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
+    if alone is None:
+        return
+    steps = alone + max(0.0, later)
+    told = has_room_by(steps, outlook, 2.0, newcomer, blocks, seats, ahead, more)
+    for g in range(len(more.mean)):
+        ahead.blocks[g] += more.mean[g]
+        ahead.sequences[g] += more.alive[g]
+    together = steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
+    assert told == (together is not None and together <= steps)
+
+
+def test_where_nothing_is_ever_free_there_is_no_room_by_any_time() -> None:
+    outlook = living(1 << 30, 1 << 30)
+    assert not has_room_by(1e9, outlook, 2.0, NEW, 100.0, 10, Demand(0), NEW)

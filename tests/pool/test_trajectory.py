@@ -92,3 +92,12 @@ def test_no_course_of_a_hybrid_out_of_step_ever_holds_more(
     promised = peak_over_time(HYBRID, batch, most_ahead + most_delay)
     assert peak_of_real_course(HYBRID, batch, ahead, delays) <= promised
     assert promised <= sum(HYBRID.blocks_for(c.peak_tokens) * c.sequences for c in batch)
+
+
+@given(courses(), st.integers(1, 17), st.integers(0, 30), st.integers(0, 60))
+def test_above_a_limit_it_is_not_reckoned_to_its_end(
+    batch: list[Course], block_size: int, skew: int, limit: int
+) -> None:
+    layout = uniform_layout(block_size)
+    whole, within = peak_over_time(layout, batch, skew), peak_over_time(layout, batch, skew, limit)
+    assert within == whole if whole <= limit else limit < within <= whole

@@ -1,5 +1,6 @@
 """Decides how the tests get a real Redis and a real Valkey, each in a folder and on an address of its own."""
 
+import ctypes
 import os
 import random
 import shutil
@@ -86,8 +87,9 @@ class Server:
             command += [word if at % 2 else f"--{word}" for at, word in enumerate(self.options)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True
-            )
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True,
+                preexec_fn=_end_with_the_tests,
+            )  # fmt: skip
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -166,3 +168,8 @@ def free_port() -> int:
             tried.bind(("127.0.0.1", port))
             return port
     pytest.fail("no free port")
+
+
+def _end_with_the_tests() -> None:
+    """Also where they are killed (prctl, PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

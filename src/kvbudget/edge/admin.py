@@ -119,7 +119,9 @@ GAUGES = {
     "kvbudget_pool_blocks": "Blocks that requests can use, the null block aside.",
     "kvbudget_reserved_blocks": (
         "Blocks promised to living requests at their worst common moment, by tenant: what the engine may come to hold, "
-        "not what it holds. Above the pool only after it shrank, or its reports came later than was known."
+        "not what it holds; under policy learned, what will do but for the risk that is taken. Above the pool after it "
+        "shrank, reports came later than was known, or a prompt was not shared as believed; under policy learned also "
+        "when answers go on for longer than was foreseen. Then nobody is let in until it fits again."
     ),
     "kvbudget_ledger_reserved_blocks": "Blocks promised by all gates over this pool, others' by their last word.",
     "kvbudget_slice_blocks": "Blocks that this gate may promise: all but the margin, or its slice of a shared pool.",

@@ -3,7 +3,6 @@
 For comparison only: a driver that knows lengths (`Arrived.known_tokens`) is a simulation or a test.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from kvbudget.gate.batch import Batch
@@ -21,8 +20,9 @@ def all_known(batch: Batch) -> bool:
     return all(tracked.known_tokens is not None for tracked in batch.tracked.values())
 
 
-def clairvoyant_promise(batch: Batch, ledger: Ledger, event: Arrived, footprint: Footprint) -> Blocks:
-    """Blocks that all promises need with this one at their worst common moment, by their true lengths."""
+def clairvoyant_promise(batch: Batch, ledger: Ledger, event: Arrived, footprint: Footprint, limit: int) -> Blocks:
+    """Blocks that all promises need with this one at their worst common moment, by their true lengths; just something
+    above `limit` if that is more."""
     own = batch.overlap.own
     prompt = int(own * footprint.prompts[0])
     courses = {event.request_id: Course(prompt, prompt + (event.known_tokens or 1))}
@@ -37,5 +37,5 @@ def clairvoyant_promise(batch: Batch, ledger: Ledger, event: Arrived, footprint:
             courses[living.reservation_id] = Course(prompt + made, prompt + tracked.known_tokens)
     order = sorted(courses, key=lambda name: courses[name].held_tokens - courses[name].peak_tokens)
     for name, blocks in ledger.shared_in(order).items():
-        courses[name] = replace(courses[name], shared_blocks=int(own * blocks))
-    return Blocks(cut_off + peak_over_time(ledger.layout, list(courses.values()), KNOWN_SKEW))
+        courses[name] = courses[name]._replace(shared_blocks=int(own * blocks))
+    return Blocks(cut_off + peak_over_time(ledger.layout, list(courses.values()), KNOWN_SKEW, limit - cut_off))

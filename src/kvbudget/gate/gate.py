@@ -51,6 +51,7 @@ from kvbudget.gate.events import (
 )
 from kvbudget.gate.expectation import Expectation
 from kvbudget.gate.fairness import Fairness
+from kvbudget.gate.last_look import LastLook
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.look import first_that_fits
 from kvbudget.gate.overtaking import Overtaking
@@ -97,6 +98,9 @@ class Gate:
             config, self.ledger, self.queue, self.resolver, self.promises, self.parking, self.learned, self.expectation,
             self.returns, self.fairness,
         )  # fmt: skip
+        self.last_look = LastLook(
+            self.ledger, self.queue, self.fairness, self.promises, self.learned, self.overtaking, self.returns
+        )
         self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
         self.engine_reports = EngineReports(
             config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
@@ -141,6 +145,7 @@ class Gate:
         self.parking.configure(config)
         self.rejections.configure(config)
         self.engine_reports.configure(config)
+        self.last_look.forget()
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
         """Take in one event; returns what the driver has to do, in order.
@@ -215,6 +220,7 @@ class Gate:
         """At most so much of it may be promised from now on: the rest is about to be given back. Nobody gets in by
         that, so nobody is looked at."""
         self.promises.lower_slice(blocks, sequences, self._now_ns)
+        self.last_look.forget()
 
     def first_waiting(self) -> Waiting | None:
         """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
@@ -392,6 +398,7 @@ class Gate:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
         more = self.promises.slice_changed(event)
+        self.last_look.forget()
         limits = self.fairness.limits
         if limits is not None and event.tenants_elsewhere is not None:
             more = limits.shared(event.tenants_elsewhere, event.gates) or more
@@ -440,7 +447,11 @@ class Gate:
             self._look_at(self.busy_until_ns)
             return []
         while self.queue and self.backend_up:
+            if self.last_look.stands(now_ns):
+                break
+            self.last_look.begins()
             found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
+            self.last_look.ends(now_ns, let_in=found is not None)
             if found is None:
                 break
             waiting, needed = found

@@ -5,6 +5,7 @@ holds, `pool.risk` how much all of them will hold over time, `gate.hindsight` an
 `gate.wait_forecast` when there will be room.
 """
 
+from math import sqrt
 from typing import Any, Final
 
 from kvbudget.errors import BadValueError
@@ -24,6 +25,7 @@ from kvbudget.pool.risk import GRID, Share, promise
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Blocks
 
+MOST_ASKED: Final = 32  # who waits is asked about again and again: so many are remembered
 _HALVES: Final[tuple[int, ...]] = tuple([moment // 2 for moment in GRID])  # whoever waits is let in half-way on average
 _SURE: Final = [1.0] * len(GRID)
 _SAVED: Final = (
@@ -46,20 +48,21 @@ class LearnedPolicy:
         self.outlook = self.batch.outlook
         self.pace = self.batch.pace
         self.forecast = WaitForecast()
-        self._clairvoyant_driver = False
-        # Of the request that was asked about last: it is asked about several times, and again at each look.
+        self.part = 1.0  # of all that is promised of the pool, where several gates share it
+        self.is_clairvoyant = False  # whether the driver has told the true length of anybody
+        self._tables: dict[Habit, Survival] = {}  # that were asked for while they were noted
+        self._notes_tables = False
         # Who did not fit beside what is held, and of what that followed.
         self._full_for = ""
         self._full_outlook = self._full_ledger = 0
         self._full_overlap = 0.0
-        self._asked: Arrived | None = None
-        self._asked_habits: tuple[Habit, ...] = ()
+        self._asked: dict[str, tuple[Arrived, tuple[Habit, ...]]] = {}
         self._asked_forgotten = 0
 
     @property
     def ready(self) -> bool:
         """Whether enough has been seen to decide by it."""
-        return self._clairvoyant_driver or self.lengths.answers >= self.enough_answers
+        return self.is_clairvoyant or self.lengths.answers >= self.enough_answers
 
     @property
     def ns_per_step(self) -> float:
@@ -73,8 +76,13 @@ class LearnedPolicy:
 
     @property
     def _z(self) -> float:
-        """Standard deviations to keep free: what is asked for, and by how much the outlook was wrong lately."""
-        return self.margin.z + self.batch.hindsight.excess
+        """Standard deviations to keep free: what is asked for, and by how much the outlook was wrong lately.
+
+        Of the part of a pool that several gates share: variances add up, not deviations. With each gate keeping z times
+        the root of its part, all of them keep z standard deviations of all together. (What the outlook was wrong by is
+        as likely wrong everywhere.)
+        """
+        return self.margin.z * sqrt(self.part) + self.batch.hindsight.excess
 
     def configure(self, epsilon: float, enough_answers: float) -> None:
         """Take another risk from now on; what was learned stays."""
@@ -108,7 +116,7 @@ class LearnedPolicy:
                 self._full_outlook, self._full_ledger = outlook.version, ledger.changes
             return None
         if event.known_tokens is not None and all_known(batch):
-            needed = clairvoyant_promise(batch, ledger, event, footprint)
+            needed = clairvoyant_promise(batch, ledger, event, footprint, capacity)
             if kept is not None:
                 needed = Blocks(needed + int(kept.most(self.margin.z)))
         else:
@@ -134,6 +142,19 @@ class LearnedPolicy:
     def forget_full(self) -> None:
         """There may be more room than `is_still_full` can know of."""
         self._full_for = ""
+
+    def note_tables(self) -> None:
+        """From now on, those that are asked for."""
+        self._tables.clear()
+        self._notes_tables = True
+
+    def tables_are_noted(self) -> None:
+        """No more of them."""
+        self._notes_tables = False
+
+    def tables_stand(self) -> bool:
+        """Whether all that were noted are what they were."""
+        return all(habit.survival() is table for habit, table in self._tables.items())
 
     def promised(self, ledger: Ledger, now_ns: int) -> Blocks:
         """Blocks that the living promises need."""
@@ -183,21 +204,22 @@ class LearnedPolicy:
         places: int,
         now_ns: int,
         kept: Kept | None = None,
-        part: float = 1.0,
     ) -> int | None:
         """Expected time until this one is let in, after those `ahead`; None if that is beyond what can be seen.
 
-        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`. `part`: those
-        who live here and wait here are that part of all, and all others do as they do.
+        The first moment from which on the living, those ahead and itself fit, in blocks and in `places`. Those who live
+        and wait at other gates are taken to do as those here.
         """
         self.refresh(ledger, now_ns)
         newcomer = self._newcomer(event, footprint, common)
+        part = self.part
         blocks = float(ledger.pool_blocks - self.batch.together(ledger))
         seats = int(part * (places - footprint.total_sequences))
         if part < 1.0:  # a part of all, the newcomer included
             largest = max(newcomer.mean, default=newcomer.held)
             blocks = part * ledger.pool_blocks + (1.0 - part) * largest - self.batch.together(ledger)
-        steps = steps_until_room(self.outlook, self.margin.z, newcomer, blocks, seats, ahead, kept)
+        z = self.margin.z * sqrt(part)
+        steps = steps_until_room(self.outlook, z, newcomer, blocks, seats, ahead, kept)
         return None if steps is None else self.forecast.wait_ns(steps, self.pace.ns_per_step)
 
     def first_token_ns(self, ledger: Ledger) -> int:
@@ -218,21 +240,32 @@ class LearnedPolicy:
 
     def _survival_of(self, event: Arrived) -> Survival | None:
         """How likely it is to go on; None if its length is known."""
-        return None if event.known_tokens is not None else self._habits_of(event)[-1].survival()
+        if event.known_tokens is not None:
+            return None
+        habit = self._habits_of(event)[-1]
+        table = habit.survival()
+        if self._notes_tables:
+            self._tables[habit] = table
+        return table
 
     def _habits_of(self, event: Arrived) -> tuple[Habit, ...]:
-        lengths = self.lengths
-        if event is not self._asked or lengths.forgotten != self._asked_forgotten:
-            chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
-            self._asked, self._asked_habits, self._asked_forgotten = event, chain, lengths.forgotten
-        return self._asked_habits
+        lengths, asked = self.lengths, self._asked
+        if lengths.forgotten != self._asked_forgotten or len(asked) > MOST_ASKED:
+            asked.clear()
+        known = asked.get(event.request_id)
+        if known is not None and known[0] is event:
+            return known[1]
+        chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
+        self._asked_forgotten = lengths.forgotten
+        asked[event.request_id] = event, chain
+        return chain
 
     # What happens
 
     def forwarded(self, event: Arrived, made: Reservation, backlog_tokens: int, now_ns: int) -> None:
         """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
         if event.known_tokens is not None:
-            self._clairvoyant_driver = True
+            self.is_clairvoyant = True
         self.batch.add(event, made, self._habits_of(event), backlog_tokens, now_ns)
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
@@ -299,7 +332,7 @@ class LearnedPolicy:
         lengths = Lengths.restored(_part(state, "lengths"))
         numbers = [_number(state, name, least, most) for name, least, most in _SAVED]
         self.lengths = lengths
-        self._asked = None
+        self._asked.clear()
         self.margin.added, self.pace.ns_per_step, self.forecast.bias = numbers[:3]
         self.pace.prefill_ns, self.pace.prefill_tokens = numbers[3:]
 

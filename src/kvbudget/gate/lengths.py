@@ -39,22 +39,34 @@ class Habit:
     """What is known of one key. Weights grow instead of old evidence being multiplied down at every answer."""
 
     __slots__ = (
+        "_asked_at",
+        "_beyond",
+        "_beyond_at",
         "_counted",
         "_parent_revision",
         "_partly",
         "_table",
         "_through",
         "_unread",
+        "answered",
         "before_all",
         "ends",
         "parent",
         "revision",
+        "root",
+        "taught",
         "total",
         "weight",
     )
 
     def __init__(self, parent: "Habit | None", limit: int = 0) -> None:
         self.parent = parent
+        self.root: Habit = self if parent is None else parent.root
+        self.taught = 0  # of the root: rises with whatever is told to any of its own
+        self.answered = 0  # of the root as well: answers of any of its own, at their end or limit
+        self._asked_at = -1  # where `taught` stood when it was last asked
+        self._beyond: list[float] = []  # what `_ends_beyond` gave, where `answered` stood at `_beyond_at`
+        self._beyond_at = -1
         self.before_all = 1.0 / (LIMIT_SHARE * limit) if limit else 0.0  # chance to end with a token, before any answer
         self.ends = [0.0] * BINS
         # Exposure, so that a stretch costs the same however long it is: tokens in bins of which only a part was gone
@@ -96,6 +108,8 @@ class Habit:
 
     def at_limit(self) -> None:
         """A sequence of which `lived` was told may make no more: one answer more is known, without an end."""
+        self.root.taught += 1
+        self.root.answered += 1
         self.total += self.weight
         self._unread += 1.0
         self.weight *= MEMORY / (MEMORY - 1)
@@ -112,6 +126,10 @@ class Habit:
 
     def survival(self) -> Survival:
         """The table, at most a 32nd of what is known behind."""
+        table = self._table
+        if table is not None and self._asked_at == self.root.taught:
+            return table  # nobody was told anything since
+        self._asked_at = self.root.taught
         self._revise()
         if self._table is None:
             self._table = Survival(self._counted, [1.0 / sqrt(SURE_BEFORE + ends) for ends in self._ends_beyond()])
@@ -119,7 +137,7 @@ class Habit:
 
     def count_anew(self) -> None:
         """With the next question, whatever has come since."""
-        self._parent_revision = -1
+        self._parent_revision = self._asked_at = -1
 
     def _revise(self) -> None:
         """Count anew, if there is enough that was not counted: own evidence, and the parent's as PRIOR answers."""
@@ -143,13 +161,14 @@ class Habit:
         first = 2.0 if before_all else 0.0
         by, through = 1.0 / self.weight, 0.0
         shares: list[float] = []
-        columns = zip(WIDTHS_FLOAT, self._through, self._partly, self.ends, coarser, strict=True)
-        for width, from_here_whole, partly, ends, coarser_share in columns:
-            through += from_here_whole
-            exposure = max(partly + width * through, 0.0)
-            ended = by * ends
+        wholes, parts, ends = self._through, self._partly, self.ends
+        for k in range(BINS):  # by numbers, of which compiled code makes a plain loop
+            width = WIDTHS_FLOAT[k]
+            through += wholes[k]
+            exposure = max(parts[k] + width * through, 0.0)
+            ended = by * ends[k]
             entered = by * exposure / width + 0.5 * ended
-            begun = ended + lent * coarser_share
+            begun = ended + lent * coarser[k]
             if before_all:
                 begun += first * min(1.0, width * before_all)
             shares.append(begun / (entered + lent + first + 1e-9))
@@ -158,18 +177,22 @@ class Habit:
     def _ends_beyond(self) -> list[float]:
         """Ends seen in each bin or beyond it, own and lent: of so many events is known how whoever stands there goes
         on. Of the longest, where an error costs most, only a few were ever seen."""
-        by, seen, found = 1.0 / self.weight, 0.0, [0.0] * BINS
+        if self._beyond_at == self.root.answered:
+            return self._beyond
+        self._beyond_at = self.root.answered
+        by, seen, found, ends = 1.0 / self.weight, 0.0, [0.0] * BINS, self.ends
+        lent = found if self.parent is None else self.parent._ends_beyond()
         for k in range(BINS - 1, -1, -1):
-            seen += by * self.ends[k]
-            found[k] = seen
-        if self.parent is None:
-            return found
-        lent = self.parent._ends_beyond()
-        return [own + PRIOR * others / (PRIOR + others) for own, others in zip(found, lent, strict=True)]
+            seen += by * ends[k]
+            others = lent[k]  # of nobody: 0
+            found[k] = seen + PRIOR * others / (PRIOR + others)
+        self._beyond = found
+        return found
 
 
 def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     """A sequence of whom all these are went from `start` to `end` output tokens."""
+    habits[0].root.taught += 1
     first = BIN_OF[start] if start < MOST_IN_TABLE else bin_of(start)
     last = BIN_OF[end] if end < MOST_IN_TABLE else bin_of(end)
     same = first == last
@@ -220,7 +243,11 @@ class Lengths:
             if len(self._habits) >= MAX_KEYS:
                 del self._habits[next(iter(self._habits))]
                 self.forgotten += 1
-        habit.parent = parent  # the coarser one may have been forgotten and begun anew
+        if habit.parent is not parent:
+            habit.parent = parent  # the coarser one was forgotten and begun anew
+            habit.count_anew()
+            self.root.taught += 1
+            self.root.answered += 1
         self._habits[key] = habit  # the most recently used is the last
         return habit
 

@@ -40,6 +40,9 @@ def first_that_fits(
             if not allowed:
                 whys[key] = fairness.why
                 continue
+            if behind and overtaking.clearly_puts_off(arrived, footprint, now_ns):
+                overtaking.stays(peak_blocks)
+                continue
             needed = None
             if behind or not full:
                 needed = promises.needed_with(arrived, footprint, peak_blocks, kept, now_ns, booked=waiting.booked)

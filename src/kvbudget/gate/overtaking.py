@@ -17,21 +17,27 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Demand, Queue, Waiting
-from kvbudget.gate.wait_forecast import steps_until_room
+from kvbudget.gate.wait_forecast import has_room_by, steps_until_room
 from kvbudget.pool.footprint import Footprint
-from kvbudget.pool.ledger import Ledger
+from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Instead, Outlook, Share, promise
 
 MOST_TRIES = 8  # of those behind, in one look
 
 
 class Start(NamedTuple):
-    """When one could start, where limits decide: in `steps`, with so much free beside it from then on."""
+    """When one could start, where limits decide: once `last` has come to its limit, with so much free beside it from
+    then on."""
 
     made_ns: int
-    steps: int
+    last: Reservation | None  # None: now
     blocks: int
     sequences: int
+
+    @property
+    def steps(self) -> int:
+        """Until then, by what `last` has made by now: this may be older than its newest tokens."""
+        return 0 if self.last is None else _left(self.last)
 
 
 class Head:
@@ -64,6 +70,8 @@ class Overtaking:
         self._reckoned: tuple[Share, Demand]  # of that: the head, and what those who went before it no longer hold
         self._smaller_than = 0  # blocks at their peaks: as many there was no room for
         self._tries = 0
+        self._head_after: Head | None = None
+        self._smaller_than_after = 0
 
     def configure(self, config: GateConfig) -> None:
         """Decide by other limits from now on."""
@@ -72,6 +80,14 @@ class Overtaking:
     def begin_look(self) -> None:
         """Those who wait are gone through from the start: nobody is known to lack room."""
         self._head = None
+
+    def note_look(self) -> None:
+        """A look is over."""
+        self._head_after, self._smaller_than_after = self._head, self._smaller_than
+
+    def as_after_look(self) -> None:
+        """One more would end as that one did: forget who came and was tried since."""
+        self._head, self._smaller_than = self._head_after, self._smaller_than_after
 
     def lacks_room(self, waiting: Waiting) -> None:
         """The first in the order that does."""
@@ -115,6 +131,16 @@ class Overtaking:
             return True
         return peak_blocks <= start.blocks and footprint.total_sequences <= start.sequences
 
+    def clearly_puts_off(self, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
+        """Whether `may_pass` would say no, so that its room need not be reckoned: that takes longer. Not told where the
+        answer itself may end all going before."""
+        head = self._head
+        if head is None or not self._promises.by_lengths or self._promises.are_due(now_ns):
+            return False
+        if head.overtook and not self._is_foreseen(now_ns):
+            return False
+        return not self._keeps_start(head, event, footprint, now_ns)
+
     def may_pass(self, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
         """Whether one that was worth trying, and that there is room for, goes before the head. If so, it is let in."""
         head = self._head
@@ -132,65 +158,67 @@ class Overtaking:
 
     def _keeps_start(self, head: Head, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
         """By learned lengths."""
-        self._learned.refresh(self._ledger, now_ns)
         outlook = self._learned.outlook
-        if self._foreseen is None or self._foreseen[:2] != (outlook.epoch, outlook.now):
+        if not self._is_foreseen(now_ns):
             head.sealed = bool(head.overtook) and self._fits_without(head, now_ns)
-            steps = None if head.sealed else self._steps_to_start(head, None, now_ns)
+            steps = None if head.sealed else self._steps_to_start(head, now_ns)
             self._foreseen = (outlook.epoch, outlook.now, steps)
-        start = self._foreseen[2]
+        start = None if self._foreseen is None else self._foreseen[2]
         if start is None:
             return False
         more = self._learned.newcomer(self._ledger, event, footprint, now_ns)
-        steps = self._steps_to_start(head, more, now_ns)
-        return steps is not None and steps <= start
+        newcomer, ahead = self._reckoned
+        blocks, seats = self._room_for(head)
+        return has_room_by(start, outlook, self._learned.margin.z, newcomer, blocks, seats, ahead, more)
+
+    def _is_foreseen(self, now_ns: int) -> bool:
+        self._learned.refresh(self._ledger, now_ns)
+        outlook, foreseen = self._learned.outlook, self._foreseen
+        return foreseen is not None and foreseen[0] == outlook.epoch and foreseen[1] == outlook.now
 
     def _start_by_limits(self, head: Head, now_ns: int) -> Start:
         """The lease ends: when all that have to end first have come to their limits, one token a step."""
         ledger, footprint = self._ledger, head.waiting.footprint
         blocks = ledger.capacity_blocks - ledger.peak_sum_blocks - head.waiting.peak_blocks
         sequences = self._config.max_num_seqs - ledger.sequences - footprint.total_sequences
-        leases: list[tuple[int, int, int]] = []
-        passed: list[tuple[int, int, int]] = []
+        leases: list[Reservation] = []
+        passed: list[Reservation] = []
         for living in ledger:
-            left = living.footprint.max_new_tokens - living.seen_tokens
-            lease = (left, living.net_blocks, living.footprint.total_sequences)
             if living.reservation_id in head.overtook:
-                passed.append(lease)
-                blocks += lease[1]
-                sequences += lease[2]
+                passed.append(living)
+                blocks += living.net_blocks
+                sequences += living.footprint.total_sequences
             else:
-                leases.append(lease)
-        steps = 0
-        for left, freed, seats in sorted(leases):
+                leases.append(living)
+        last: Reservation | None = None
+        for living in sorted(leases, key=_lease):
             if blocks >= 0 and sequences >= 0:
                 break
-            steps = left
-            blocks += freed
-            sequences += seats
-        for left, held, seats in passed:
-            if left > steps:  # it was let in to be beside it
-                blocks -= held
-                sequences -= seats
-        return Start(now_ns, steps, blocks, sequences)
+            last = living
+            blocks += living.net_blocks
+            sequences += living.footprint.total_sequences
+        steps = 0 if last is None else _left(last)
+        for living in passed:
+            if _left(living) > steps:  # it was let in to be beside it
+                blocks -= living.net_blocks
+                sequences -= living.footprint.total_sequences
+        return Start(now_ns, last, blocks, sequences)
 
-    def _steps_to_start(self, head: Head, more: Share | None, now_ns: int) -> float | None:
-        """By learned lengths, with one more beside those who live; None if that is beyond what can be seen."""
+    def _steps_to_start(self, head: Head, now_ns: int) -> float | None:
+        """By learned lengths; None if that is beyond what can be seen."""
         learned, waiting = self._learned, head.waiting
-        if more is None:
-            newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
-            ahead = Demand(0)
-            for share in _shares_of(head, learned.outlook):
-                _add(ahead, share, -1.0)
-            self._reckoned = (newcomer, ahead)
-        else:  # that was asked before, and of the same moment
-            newcomer, without = self._reckoned
-            ahead = Demand(0)
-            ahead.blocks, ahead.sequences = without.blocks[:], without.sequences[:]
-            _add(ahead, more, 1.0)
-        blocks = self._ledger.capacity_blocks - learned.batch.together(self._ledger)
-        seats = self._config.max_num_seqs - waiting.footprint.total_sequences
+        newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
+        ahead = Demand(0)
+        for share in _shares_of(head, learned.outlook):
+            _take_off(ahead, share)
+        self._reckoned = (newcomer, ahead)
+        blocks, seats = self._room_for(head)
         return steps_until_room(learned.outlook, learned.margin.z, newcomer, blocks, seats, ahead, None)
+
+    def _room_for(self, head: Head) -> tuple[int, int]:
+        """(blocks of all together, sequences beside it)"""
+        blocks = self._ledger.capacity_blocks - self._learned.batch.together(self._ledger)
+        return blocks, self._config.max_num_seqs - head.waiting.footprint.total_sequences
 
     def _fits_without(self, head: Head, now_ns: int) -> bool:
         """Whether it would be let in now if those who went before it were not there."""
@@ -207,12 +235,20 @@ class Overtaking:
         return fits and sequences <= self._config.max_num_seqs
 
 
+def _left(living: Reservation) -> int:
+    return living.footprint.max_new_tokens - living.seen_tokens
+
+
+def _lease(living: Reservation) -> tuple[int, int, int]:
+    return _left(living), living.net_blocks, living.footprint.total_sequences
+
+
 def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
     return [outlook.shares[name] for name in sorted(head.overtook) if name in outlook.shares]
 
 
-def _add(demand: Demand, share: Share, sign: float) -> None:
+def _take_off(demand: Demand, share: Share) -> None:
     means, alive = share.mean, share.alive
     for g in range(len(means)):
-        demand.blocks[g] += sign * means[g]
-        demand.sequences[g] += sign * alive[g]
+        demand.blocks[g] -= means[g]
+        demand.sequences[g] -= alive[g]

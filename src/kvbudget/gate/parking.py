@@ -113,8 +113,7 @@ class Parking:
     def _wait_ns(self, event: Arrived, footprint: Footprint, kept: Kept | None, now_ns: int) -> int | None:
         ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
         credit, places = self._promises.credit(event, footprint), self._config.max_num_seqs
-        part = self._promises.part
-        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept, part)
+        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
         return None if wait_ns is None else max(wait_ns, self.backlog_ns())
 
     def backlog_ns(self) -> int:

@@ -45,7 +45,7 @@ def promise_with(
     courses, fixed = ledger.batch(Reservation(request_id, "", footprint, Blocks(peak_blocks), paced, 0))
     if fixed > capacity:
         return None
-    needed = fixed + peak_over_time(ledger.layout, courses, skew_steps)
+    needed = fixed + peak_over_time(ledger.layout, courses, skew_steps, capacity - fixed)
     return Blocks(needed) if needed <= capacity else None
 
 

@@ -147,7 +147,7 @@ class Promises:
         """What is in the way of one for whom `needed_with` gave None."""
         if self._yields(event):
             return Why.TURN
-        if not self._has_seats(footprint, 0):
+        if self._ledger.sequences + self.elsewhere_sequences + footprint.total_sequences > self._config.max_num_seqs:
             return Why.SEQUENCES
         return Why.POOL if kept is None else Why.TENANT_SHARE
 
@@ -157,6 +157,10 @@ class Promises:
     def _has_seats(self, footprint: Footprint, kept_slots: int) -> bool:
         slots = max(0, kept_slots - self._outside_sequences)
         return self._ledger.sequences + footprint.total_sequences + slots <= self._places
+
+    def are_due(self, now_ns: int) -> bool:
+        """Whether reckoning what is kept for those who come back would change what is known of them."""
+        return self._returns.is_due(now_ns)
 
     def is_still_full(self, event: Arrived, now_ns: int) -> bool:
         """Whether it is clear that `needed_with` would give None for one who needs to keep nothing for others.
@@ -314,6 +318,7 @@ class Promises:
         if event.blocks != ledger.slice_blocks:
             ledger.allow(event.blocks)
         self._told_free = None
+        self._learned.part = self.part
         return more
 
     def slice_lost(self) -> None:
@@ -347,11 +352,15 @@ class Promises:
     # All together
 
     def blocks(self, now_ns: int) -> Blocks:
-        """Blocks that all promises need at their worst common moment: never less than the engine can come to hold.
+        """Blocks that all promises need at their worst common moment.
 
-        Under `learned`: what will be enough but for the risk that is taken, by what is believed of each.
-        At most the capacity, unless the pool shrank, its layout changed, or sequences turned out to be further out of
-        step than was thought when they were let in; then nobody is let in until it fits again.
+        Where limits decide: never less than the engine can come to hold. Under `learned`: what will be enough but for
+        the risk that is taken, by what is believed of each.
+
+        At most the capacity, unless the pool shrank, its layout changed, sequences turned out to be further out of step
+        than was thought when they were let in, or what was believed to be shared is not. Under `learned` also when
+        answers go on for longer than was foreseen, or some were let in with less caution. Then nobody is let in until
+        it fits again.
         """
         if self.by_lengths:
             return min(self._ledger.peak_sum_blocks, self._learned.promised(self._ledger, now_ns))

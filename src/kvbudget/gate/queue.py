@@ -76,6 +76,7 @@ class Queue:
 
     tokens: int = 0
     whys: dict[tuple[int, int], Why] = field(default_factory=dict)
+    changes: int = 0  # rises with whoever comes or goes
     turns: Turns = field(default_factory=lambda: Turns(_nobody_served))
     _numbers: int = 0
     _by_key: dict[tuple[int, int], Waiting] = field(default_factory=dict)
@@ -178,6 +179,7 @@ class Queue:
             yield waiting
 
     def _count(self, waiting: Waiting, sign: int) -> None:
+        self.changes += 1
         self.tokens += sign * waiting.tokens
         priority = waiting.arrived.priority
         key = (priority, waiting.arrived.tenant)

@@ -92,6 +92,16 @@ class Returns:
         self._kept = 0.0  # blocks of all for whom room is kept, as far as they are expected
         self._variance = 0.0
 
+    @property
+    def state(self) -> tuple[int, int, float]:
+        """What `kept_blocks` goes by, and changes with it: (bookings so far, those that are open, blocks kept)."""
+        return self._serial, self._booked, self._kept
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether somebody is to come from now on, or no more, of whom that was not known before."""
+        coming, until = self._coming, self._until
+        return bool(coming and coming[0][0] - EARLY_NS <= now_ns) or bool(until and until[0][0] < now_ns)
+
     def let_in(self, event: Arrived, peak_blocks: int, now_ns: int) -> None:
         """A request was forwarded."""
         self._pace_of(event, now_ns).let_in(peak_blocks, now_ns)

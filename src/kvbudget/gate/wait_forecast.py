@@ -7,6 +7,7 @@ from kvbudget.gate.queue import Demand
 from kvbudget.pool.risk import GRID, Outlook, Share
 
 _MOST_BIAS = 1.25
+_UNKNOWN = -1e300
 
 
 class WaitForecast:
@@ -38,11 +39,11 @@ def steps_until_room(
     room = blocks - max(newcomer.mean, default=newcomer.held)
     mean, spread, sequences = outlook.mean, outlook.spread, outlook.alive
     if ahead is not None:
-        mean = [one + more for one, more in zip(mean, ahead.blocks, strict=True)]
-        sequences = [one + more for one, more in zip(sequences, ahead.sequences, strict=True)]
+        mean = [mean[g] + ahead.blocks[g] for g in range(len(GRID))]
+        sequences = [sequences[g] + ahead.sequences[g] for g in range(len(GRID))]
     variance = 0.0
     if kept is not None:
-        mean = [one + more for one, more in zip(mean, kept.blocks, strict=True)]
+        mean = [mean[g] + kept.blocks[g] for g in range(len(GRID))]
         variance = kept.variance
         seats -= int(kept.slots)
     last = len(GRID) - 1
@@ -54,14 +55,18 @@ def steps_until_room(
             continue
         # By then it is known who has ended until then; what remains unknown is what comes after.
         known = spread[g]
-        worst = max(worst, g)
-        for later in (worst, *range(g, last)):
+        worst = later = max(worst, g)
+        then = g
+        while True:
             left = spread[later] - known + variance
             missing = mean[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
             if missing > 0.0:
                 break
-        else:
-            missing = (sequences[g] - seats) * room / max(1.0, float(seats))
+            if then == last:
+                missing = (sequences[g] - seats) * room / max(1.0, float(seats))
+                break
+            later = then
+            then += 1
         worst = later
         if missing <= 0.0:
             start = GRID[g - 1] if g else 0
@@ -69,3 +74,51 @@ def steps_until_room(
             return start + (GRID[g] - start) * share - passed
         before = missing
     return None
+
+
+def has_room_by(
+    steps: float, outlook: Outlook, z: float, newcomer: Share, blocks: float, seats: int, ahead: Demand, more: Share
+) -> bool:
+    """Whether `steps_until_room` with one `more` ahead is at most `steps`.
+
+    Told without all of it: nothing is asked of moments after `steps`, and of one more only what is asked for.
+    """
+    passed = outlook.now - outlook.epoch
+    room = blocks - max(newcomer.mean, default=newcomer.held)
+    mean, spread, alive = outlook.mean, outlook.spread, outlook.alive
+    others, running = ahead.blocks, ahead.sequences
+    last = len(GRID) - 1
+    held = [_UNKNOWN] * last
+    worst = 0
+    before = 1.0
+    for g in range(last):
+        if GRID[g] < passed:
+            worst = g + 1
+            continue
+        begin = GRID[g - 1] if g else 0
+        if begin - passed > steps:
+            return False
+        seated = (alive[g] + (running[g] + more.at(g)[0]) - seats) * room / max(1.0, float(seats))
+        share = before / (before - min(seated, -1e-9)) if g else 0.5
+        if seated <= 0.0 and begin + (GRID[g] - begin) * share - passed > steps:
+            return False  # even if it fits from here on
+        known = spread[g]
+        worst = later = max(worst, g)
+        then = g
+        while True:
+            if held[later] == _UNKNOWN:
+                held[later] = mean[later] + (others[later] + more.at(later)[1])
+            left = spread[later] - known
+            missing = held[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
+            if missing > 0.0:
+                break
+            if then == last:
+                missing = seated
+                break
+            later = then
+            then += 1
+        worst = later
+        if missing <= 0.0:
+            return True
+        before = missing
+    return False

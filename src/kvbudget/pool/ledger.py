@@ -73,6 +73,7 @@ class Ledger:
     _blocks_per_key: int = field(init=False)
     _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
     changes: int = 0  # rises with whatever may change who may have a promise, or what is shared
+    allowances: int = 0  # those of them that were no more than another slice
     charged_again: int = 0  # blocks in all that an end made others pay who were not to: promises may be short of them
 
     def __post_init__(self) -> None:
@@ -253,6 +254,7 @@ class Ledger:
         """Only so much of the pool is ours to promise from now on. What is promised stays so."""
         self.slice_blocks = slice_blocks
         self.changes += 1
+        self.allowances += 1
         self._set_capacity()
 
     def _set_capacity(self) -> None:

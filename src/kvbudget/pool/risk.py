@@ -256,8 +256,8 @@ class Outlook:
     """
 
     __slots__ = (
-        "_alive", "_doubt", "_held", "_log", "_mean", "_per_step", "_reach", "_spread", "_taken", "_worst", "epoch",
-        "now", "shared", "shares", "version",
+        "_alive", "_all_taken", "_doubt", "_held", "_log", "_mean", "_per_step", "_reach", "_spread", "_taken",
+        "_worst", "epoch", "now", "shared", "shares", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -276,6 +276,7 @@ class Outlook:
         self.shares.clear()
         self._log: list[Share] = []  # who came, and who went (`sign`)
         self._taken = [0] * len(GRID)  # so much of it is in the sums of each moment
+        self._all_taken = 0  # and so much in all of them
         self._mean = [0.0] * len(GRID)
         self._spread = [0.0] * len(GRID)
         self._doubt = [0.0] * len(GRID)
@@ -393,8 +394,11 @@ class Outlook:
         return min(mean + z * near * sqrt(max(0.0, spread) + doubt * doubt), most)
 
     def _take_in_all(self) -> None:
+        if self._all_taken == len(self._log):
+            return
         for g in range(len(GRID)):
             self._take_in(g)
+        self._all_taken = len(self._log)
 
     def _take_in(self, g: int) -> None:
         """Bring the sums of one moment up to date."""

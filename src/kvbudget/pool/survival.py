@@ -7,7 +7,6 @@ token) is constant; the cumulative hazard H is then piecewise linear, and
     P(longer than b | longer than a) = exp(H(a) - H(b))
 """
 
-from collections.abc import Sequence
 from math import exp, log
 from typing import Final
 
@@ -51,7 +50,7 @@ class Survival:
 
     __slots__ = ("_chances", "_means", "doubts", "intercept", "slope")
 
-    def __init__(self, end_shares: Sequence[float], doubt: float | Sequence[float]) -> None:
+    def __init__(self, end_shares: list[float], doubt: float | list[float]) -> None:
         """`end_shares[k]`: of those that enter bin k, the share that ends in it. `doubt`: of all bins, or of each."""
         self.doubts = [doubt] * BINS if isinstance(doubt, float) else list(doubt)
         self._means: dict[int, Tokens] = {}
@@ -59,11 +58,11 @@ class Survival:
         slopes: list[float] = []
         intercepts: list[float] = []
         total = 0.0
-        for share, width, edge in zip(end_shares, WIDTHS_FLOAT, _EDGES_FLOAT, strict=True):
-            hazard = -log(1.0 - min(share, _SURELY_OVER))
-            slope = hazard / width
+        for k in range(BINS):
+            hazard = -log(1.0 - min(end_shares[k], _SURELY_OVER))
+            slope = hazard / WIDTHS_FLOAT[k]
             slopes.append(slope)
-            intercepts.append(total - slope * edge)
+            intercepts.append(total - slope * _EDGES_FLOAT[k])
             total += hazard
         self.slope = slopes
         self.intercept = intercepts

@@ -26,14 +26,15 @@ distinct blocks of a set of holders are never more than those of a larger one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks
 
+_UNLIMITED: Final = 1 << 60
 
-@dataclass(frozen=True, slots=True)
-class Course:
+
+class Course(NamedTuple):
     """One or more equal sequences on their way from `held_tokens` to `peak_tokens`; `shared_blocks` of all that they
     hold together are charged to others, who live at least as long."""
 
@@ -43,19 +44,19 @@ class Course:
     shared_blocks: int = 0
 
 
-def peak_over_time(layout: Layout, courses: Sequence[Course], skew_steps: int) -> Blocks:
-    """Most blocks held at any one moment by all `courses` together.
+def peak_over_time(layout: Layout, courses: Sequence[Course], skew_steps: int, limit: int = _UNLIMITED) -> Blocks:
+    """Most blocks held at any one moment by all `courses` together; just something above `limit` if that is more.
 
     Between two endings the sum only grows, so it suffices to look at the last moment of each sequence. O(n log n)
     in the number of courses plus O(n * block_size).
     """
-    total, _ = _peak(layout, courses, skew_steps)
+    total, _ = _peak(layout, courses, skew_steps, limit)
     return Blocks(total)
 
 
 def shares_at_peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> list[Blocks]:
     """What each of `courses` holds at the batch's worst moment; the sum is `peak_over_time`."""
-    _, moment = _peak(layout, courses, skew_steps)
+    _, moment = _peak(layout, courses, skew_steps, _UNLIMITED)
     return [Blocks(held_at(layout, course, moment, skew_steps)) for course in courses]
 
 
@@ -75,28 +76,38 @@ def _constant(layout: Layout, course: Course) -> int:
     return sum([group.blocks_for(course.peak_tokens) for group in layout.groups if group not in layout.growing])
 
 
-def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int) -> tuple[int, int]:
-    """(most blocks, the step at which they are held). Longest remaining first: the living are a growing prefix."""
-    order = sorted(courses, key=_remaining, reverse=True)
+def _peak(layout: Layout, courses: Sequence[Course], skew_steps: int, limit: int) -> tuple[int, int]:
+    """(most blocks, the step at which they are held); the first that is above `limit`. Shortest remaining first: it is
+    early, while nearly everybody lives, that most is held."""
+    order = sorted(courses, key=_remaining)
     groups = layout.growing
     keeps_all = len(groups) == len(layout.groups)
     sums = [_GrowingSum(group.block_size) for group in groups]
     lasts = [_remaining(course) + skew_steps for course in order]
-    peaks = [layout.blocks_for(course.peak_tokens) * course.sequences for course in order]
+    for growing_sum in sums:
+        growing_sum.add_all(order)
     best = best_step = 0
-    at_peak = 0  # blocks of the living that have reached their peak, and what all of them need not pay
-    growing = 0  # order[:growing] still grow at the moment looked at
-    for course, step, peak in zip(order, lasts, peaks, strict=True):
-        at_peak += peak - course.shared_blocks
-        while lasts[growing] - skew_steps > step:
-            grower = order[growing]
-            at_peak -= peaks[growing] - (0 if keeps_all else _constant(layout, grower) * grower.sequences)
+    others = -sum([course.shared_blocks for course in order])  # all but what grows
+    if not keeps_all:
+        others += sum([_constant(layout, course) * course.sequences for course in order])
+    gone = grown = 0  # order[:gone] have ended, and order[gone:grown] are at their peaks
+    for step in lasts:
+        while lasts[gone] < step:
+            ended = order[gone]
+            others -= layout.blocks_for(ended.peak_tokens) * ended.sequences - ended.shared_blocks
+            gone += 1
+        while grown < len(order) and lasts[grown] - skew_steps <= step:
+            course = order[grown]
+            constant = 0 if keeps_all else _constant(layout, course)
+            others += (layout.blocks_for(course.peak_tokens) - constant) * course.sequences
             for growing_sum in sums:
-                growing_sum.add(grower.held_tokens, grower.sequences)
-            growing += 1
-        total = at_peak + sum([growing_sum.blocks_after(step) for growing_sum in sums])
-        if total > best:
+                growing_sum.take_off(course)
+            grown += 1
+        total = others + sum([growing_sum.blocks_after(step) for growing_sum in sums])
+        if total and total >= best:
             best, best_step = total, step
+            if total > limit:
+                break
     return best, best_step
 
 
@@ -118,11 +129,19 @@ class _GrowingSum:
         self._count = 0
         self._whole = 0
 
-    def add(self, held_tokens: int, sequences: int) -> None:
-        whole, residue = divmod(held_tokens + self._block - 1, self._block)
-        self._whole += whole * sequences
-        self._by_residue[residue] += sequences
-        self._count += sequences
+    def add_all(self, courses: Sequence[Course]) -> None:
+        block, by_residue = self._block, self._by_residue
+        for held_tokens, _, sequences, _ in courses:
+            tokens = held_tokens + block - 1
+            self._whole += tokens // block * sequences
+            by_residue[tokens % block] += sequences
+            self._count += sequences
+
+    def take_off(self, course: Course) -> None:
+        tokens, sequences = course.held_tokens + self._block - 1, course.sequences
+        self._whole -= tokens // self._block * sequences
+        self._by_residue[tokens % self._block] -= sequences
+        self._count -= sequences
 
     def blocks_after(self, steps: int) -> int:
         if not self._count:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from kvbudget.gate.events import Arrived
 from kvbudget.simulate.chance import Chance
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.settings import ClientHabits
@@ -31,6 +32,7 @@ class Client:
     __slots__ = (
         "at_told_time",
         "ending",
+        "event",
         "first_sent_ns",
         "first_token_ns",
         "instance",
@@ -52,6 +54,7 @@ class Client:
         self.late_gap = False  # a gap was over the SLO
         self.at_told_time = False  # this try comes at the time that the last refusal told
         self.instance = 0
+        self.event: Arrived | None = None  # this try, as a gate hears of it
         self.waits_since_ns: int | None = None  # since when it has waited elsewhere, in this try
         self.ending: Ending | None = None
 

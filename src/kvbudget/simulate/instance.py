@@ -36,6 +36,9 @@ class Owner(Protocol):
     def refused(self, client: Client, reason: Refusal, told_ns: int | None, *, hopeless: bool, now_ns: int) -> None:
         """The try was refused; `told_ns` is what Retry-After says, None if it is not sent."""
 
+    def forwarded(self, client: Client) -> None:
+        """The gate let the try in."""
+
     def finished(self, client: Client, output_tokens: int, now_ns: int) -> None:
         """The answer is whole."""
 
@@ -66,6 +69,11 @@ class Instance:
     def load(self) -> int:
         """Requests that it has, waiting ones included."""
         return len(self._clients)
+
+    @property
+    def promised_blocks(self) -> int:
+        """By its gate, or by all of them."""
+        return self.gate.promised_blocks()
 
     def client_of(self, key: str) -> Client:
         """Who tries under this key."""
@@ -113,6 +121,7 @@ class Instance:
     def take_over(self, client: Client, event: Arrived, now_ns: int) -> None:
         """A try reaches the gate, perhaps after it has waited at another one."""
         self._clients[client.key] = client
+        client.event = event
         self._push(event, now_ns)
 
     def leave(self, client: Client, now_ns: int) -> None:
@@ -159,6 +168,7 @@ class Instance:
             since_ns = client.waits_since_ns
             self._result.waits.add(command.waited_ns if since_ns is None else now_ns - since_ns)
             self._result.retry_times.admitted += client.at_told_time
+            self._owner.forwarded(client)
             self._forward(client, command, now_ns)
         elif type(command) is Reject:
             del self._clients[client.key]

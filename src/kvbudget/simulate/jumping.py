@@ -215,7 +215,9 @@ class JumpingInstance(Instance):
         limit = min(max_new_tokens, self._window - prompt, int(request.output_tokens))
         path: Path | None = None
         if self._chains is not None:
-            path = self._chains.path(request.hash_ids, prompt)
+            event = client.event
+            chains = event.prefix if event is not None and self._prefixes is not None else ()  # as the gate knows them
+            path = self._chains.path(request.hash_ids, prompt, chains)
         stream = Stream(client, prompt, limit, (request.priority, now_ns, client.key), path)
         self._inside[client.key] = stream
         self.engine.add(stream)

@@ -268,7 +268,8 @@ class Result:
     def pool_use_mean(self) -> float | None:
         """Mean share of the pool that was held, over the whole run."""
         whole = self.usable_blocks * (self.last_ns - self.first_ns)
-        return self.held_block_ns / whole if whole else None
+        # As floats: compiled code divides whole numbers beyond 2**53 in another way, and the last digit would differ.
+        return float(self.held_block_ns) / float(whole) if whole else None
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values; percentiles are None when nothing was measured."""

@@ -12,7 +12,8 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.moving import LOOKED_AT, next_move
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.fleet.place import Place
-from kvbudget.gate.fleet.placement import Verdict, choose
+from kvbudget.gate.fleet.placement import choose
+from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import Instance
 
 _NOWHERE: frozenset[str] = frozenset()
@@ -34,13 +35,16 @@ class Placing:
         """The number of the instance for a try of a client."""
         for instance in self._instances:
             instance.tell_all(now_ns)
-        verdict, able = choose(event, self._members, [], now_ns, _NOWHERE)
+        _, able = choose(event, self._members, [], now_ns, _NOWHERE)
         if able is None:
             return 0
-        if verdict is Verdict.GOES:
-            self._turn += 1
-            able.member.got(event, self._turn)
         return int(able.member.name)
+
+    def forwarded(self, client: Client) -> None:
+        """A try of a client was let in by its instance's gate."""
+        if client.event is not None:
+            self._turn += 1
+            self._members[client.instance].got(client.event, self._turn)
 
     def move(self, now_ns: int) -> None:
         """Let those who wait go where room has come: at an instance at which a request has ended."""
@@ -72,5 +76,6 @@ class Placing:
             for one in islice(member.gate.queue, LOOKED_AT):
                 key = one.arrived.request_id
                 since_ns = instance.client_of(key).waits_since_ns
-                waiting[key] = Place(member, one.since_ns if since_ns is None else since_ns, _NOWHERE)
+                since_ns = one.since_ns if since_ns is None else since_ns
+                waiting[key] = Place(member, one.arrived, since_ns, _NOWHERE)
         return waiting

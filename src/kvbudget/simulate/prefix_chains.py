@@ -16,9 +16,9 @@ class PrefixChains:
         self._block_tokens = block_tokens
         self._numbers = numbers
 
-    def path(self, prefix_ids: Sequence[int], prompt_tokens: int) -> Path:
-        """What the full blocks of a prompt are found by."""
+    def path(self, prefix_ids: Sequence[int], prompt_tokens: int, chains: Sequence[int] = ()) -> Path:
+        """What the full blocks of a prompt are found by. `chains`: its numbers, where they are known already."""
         if not prefix_ids:
             return Path((), 0)
         covered = min(len(prefix_ids) * self._id_tokens, prompt_tokens)
-        return Path(self._numbers.of(prefix_ids), covered // self._block_tokens)
+        return Path(chains or self._numbers.of(prefix_ids), covered // self._block_tokens)

@@ -210,11 +210,10 @@ class RunPool:
             return
         first = new_hi // per_id if new_hi == run.lo else -(-new_hi // per_id)
         for chain in path.chains[first : -(-hi // per_id)]:
-            runs = runs_of[chain]
-            if len(runs) == 1:
-                del runs_of[chain]
-            else:
+            runs = runs_of.pop(chain)
+            if len(runs) > 1:
                 runs.remove(run)
+                runs_of[chain] = runs
 
     def _split(self, run: Run, at: int) -> Run:
         """Cut `run` in two; it keeps the blocks from `at` on, the new one before it is returned."""

@@ -89,7 +89,7 @@ class Simulation:
                 instance.wake(now_ns)
                 instance.begin_step(now_ns)
         result.usable_blocks = settings_blocks(self._settings)
-        result.promised_at_end = sum(instance.gate.promised_blocks() for instance in instances)
+        result.promised_at_end = sum(instance.promised_blocks for instance in instances)
         return result
 
     def _due_ns(self) -> int:
@@ -129,6 +129,11 @@ class Simulation:
         else:
             self._dues += 1
             heapq.heappush(self._due, (now_ns + pause_ns, self._dues, client))
+
+    def forwarded(self, client: Client) -> None:
+        """An instance let a client's try in."""
+        if self._placing is not None:
+            self._placing.forwarded(client)
 
     def finished(self, client: Client, output_tokens: int, now_ns: int) -> None:
         """An instance has answered a client."""

@@ -93,7 +93,8 @@ class PoolSharing(StrEnum):
 
 
 class Gates(NamedTuple):
-    """Several gates before one engine; each request comes to any of them. `rtt_ns`: to the ledger and back."""
+    """Several gates before one engine; each request comes to one of them at random. `rtt_ns`: to the ledger and
+    back."""
 
     gates: int
     rtt_ns: int = 1_000_000
@@ -117,6 +118,11 @@ class Settings:
             raise BadValueError(f"instances: {self.instances} is not between 1 and {MOST_INSTANCES}")
         if self.shared is not None and not 1 <= self.shared.gates <= MOST_GATES:
             raise BadValueError(f"gates: {self.shared.gates} is not between 1 and {MOST_GATES}")
+        if self.shared is not None and self.instances > 1:
+            raise BadValueError(
+                f"gates: {self.shared.gates} before each of {self.instances} instances is not simulated",
+                fix="give --gates or --instances",
+            )
         if self.shared is not None and not 0 <= self.shared.rtt_ns <= 10**9:
             raise BadValueError(f"ledger_rtt: {self.shared.rtt_ns / 1e6:g} ms is not between 0 and 1,000")
         if self.clients.retries < 0 or self.clients.retries > 1000:

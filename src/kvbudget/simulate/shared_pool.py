@@ -70,6 +70,11 @@ class SharedPool(SteppingInstance):
                 others = Blocks(pool - part), places - places // shared.gates
                 gate.handle(SliceChanged(part, places // shared.gates, NEVER_NS, *others, None, shared.gates), 0)
 
+    @property
+    def promised_blocks(self) -> int:
+        """By all gates."""
+        return sum([gate.promised_blocks() for gate in self.gates])
+
     # Clients
 
     def arrive(self, client: Client, event: Arrived, now_ns: int) -> None:
@@ -77,7 +82,7 @@ class SharedPool(SteppingInstance):
         mixed = (client.number * 0x9E3779B97F4A7C15 + client.tries * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
         mixed = (mixed ^ mixed >> 30) * 0x94D049BB133111EB & (1 << 64) - 1
         self._at[event.request_id] = (mixed >> 33) % len(self.gates)
-        if not self._replicas and self._each:
+        if self._each:
             self.calls += 1
             self._clients[client.key] = client
             self._held[0][event.request_id] = event
@@ -144,10 +149,8 @@ class SharedPool(SteppingInstance):
             super()._execute(command, now_ns)
 
     def _forward_late(self, command: Command, now_ns: int) -> None:
-        if command.request_id in self._clients:
+        if command.request_id in self._clients:  # otherwise it left meanwhile, and the gate knows
             super()._execute(command, now_ns)
-        else:  # the client left meanwhile
-            self._push(Ended(command.request_id, Outcome.CLIENT_GONE), now_ns)
 
     def wake(self, now_ns: int) -> None:
         """What is due, at the gates and from the ledger."""
@@ -210,7 +213,7 @@ class SharedPool(SteppingInstance):
     def _look(self, now_ns: int) -> None:
         """Whether somebody waits for whom there is room in the pool."""
         idle = self.idle
-        free = self.gate.ledger.pool_blocks - sum([gate.promised_blocks() for gate in self.gates])
+        free = self.gate.ledger.pool_blocks - self.promised_blocks
         places = self.gate.config.max_num_seqs - sum([gate.ledger.sequences for gate in self.gates])
         could = 0
         for gate in self.gates:
@@ -220,6 +223,5 @@ class SharedPool(SteppingInstance):
             needed = gate.promises.needed_of_pool(head.arrived, head.footprint, head.peak_blocks, now_ns)
             more = None if needed is None else needed - gate.promised_blocks()
             if more is not None and more + could <= free:
-                could += max(0, more)
+                could += max(0, more)  # of one gate this is not nothing: it keeps some free for those who come back
         self.idle = Idle(idle.looks + 1, idle.with_room + (could > 0), idle.blocks + could)
-        # Of one gate this is not nothing: it keeps some free for others and for those who come back.

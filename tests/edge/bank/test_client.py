@@ -12,7 +12,7 @@ from kvbudget.edge.bank.client import Connection
 from kvbudget.edge.bank.link import Access, Place, dial
 from kvbudget.edge.bank.script import answer_of
 from kvbudget.edge.bank.store import LedgerError
-from kvbudget.gate.bank.terms import Call, Line
+from kvbudget.gate.bank.terms import Answer, Call, Line, Slice
 from ledger_gates import opened, run
 
 Says = Callable[[list[bytes]], bytes]
@@ -110,14 +110,20 @@ def test_what_makes_no_sense_ends_the_connection(said: bytes, match: str) -> Non
 ONE = Call("a", 7, 3000, (Line("blocks", 100, 0, 1, 1, 0),))
 
 
+def test_an_answer_is_read() -> None:
+    answer = answer_of(ONE, [b"a", 7, 1, 0, 1, 2, 1, -3, 1, 5, 6])
+    assert answer == Answer(7, True, False, True, 2, {"blocks": Slice(5, 6)}, -3, True)
+    assert answer_of(ONE, None) is None
+
+
 @pytest.mark.parametrize(
     "reply",
     [
-        [b"b", 7, 1, 0, 0, 1, 0, 0, 5, 5],
-        [b"a", 8, 1, 0, 0, 1, 0, 0, 5, 5],
-        [b"a", 7, 1, 0, 0, 1, 0, 0, 5, 5, 5, 5],
-        [b"a", 7, 1, 0, 0, 1, 0, 0],
-        [b"a", 7, 1, 0, 0, 1, 0, 0, b"5", 5],
+        [b"b", 7, 1, 0, 0, 1, 0, 0, 0, 5, 5],
+        [b"a", 8, 1, 0, 0, 1, 0, 0, 0, 5, 5],
+        [b"a", 7, 1, 0, 0, 1, 0, 0, 0, 5, 5, 5, 5],
+        [b"a", 7, 1, 0, 0, 1, 0, 0, 0],
+        [b"a", 7, 1, 0, 0, 1, 0, 0, 0, b"5", 5],
         b"OK",
         5,
         [],
@@ -133,7 +139,7 @@ def test_after_an_answer_to_another_call_the_connection_is_opened_anew() -> None
         if command[0] == b"SUBSCRIBE":
             return b">3\r\n+subscribe\r\n+c\r\n:1\r\n"
         if command[0] == b"EVALSHA":
-            return b"*10\r\n$1\r\nb\r\n:7\r\n:1\r\n:0\r\n:0\r\n:1\r\n:0\r\n:0\r\n:100\r\n:0\r\n"
+            return b"*11\r\n$1\r\nb\r\n:7\r\n:1\r\n:0\r\n:0\r\n:1\r\n:0\r\n:0\r\n:0\r\n:100\r\n:0\r\n"
         return b"+x\r\n"
 
     async def scene() -> None:

@@ -116,6 +116,7 @@ async def stand(folder: Path, ledger: Server, *more: str, step_s: str = "0.01") 
                  "--step-cost", step_s, "--json") as engine:  # fmt: skip
         url = str((await ready(engine))["url"])
         words = ["serve", "--backend", url, "--port", "0", "--admin-port", "0", "--policy", "worst-case", "--json",
+                 "--queue-seconds", "60", "--queue-tokens", "1m",
                  "--ledger", ledger.url, "--lease-seconds", str(LEASE_S), *more]  # fmt: skip
         managers = [command(folder, f"gate{n}", *words) for n in range(GATES)]
         gates: list[Gate] = []
@@ -142,7 +143,7 @@ def test_under_twice_the_load_that_fits_nothing_is_promised_twice_and_nobody_is_
     tmp_path: Path, valkey: Server
 ) -> None:
     async def scene() -> None:
-        async with stand(tmp_path, valkey, "--queue-seconds", "60", "--queue-tokens", "1m", step_s="0.002") as s:
+        async with stand(tmp_path, valkey, step_s="0.002") as s:
             watching = asyncio.create_task(s.watch([0, 1, 2, 3]))
             await asyncio.gather(*[s.one(n % GATES, 100 + 61 * n % 500) for n in range(120)])
             watching.cancel()

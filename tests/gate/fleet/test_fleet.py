@@ -70,6 +70,16 @@ def test_who_begins_like_another_goes_where_that_was(make_fleet: Make) -> None:
     assert scene.arrive("d", 128, 16, prefix=(99, 98)) == ["d>y"]
 
 
+def test_who_begins_like_one_that_waited_first_goes_where_that_was(make_fleet: Make) -> None:
+    scene = make_fleet(x=(20,), y=(20,))
+    keys = tuple(range(1, 9))
+    assert [scene.arrive(name, 256, 32) for name in "ab"] == [["a>x"], ["b>y"]]
+    assert scene.arrive("c", 128, 16, prefix=keys) == ["c..x"]
+    assert scene.push(finished("a")) == ["c>x"]
+    scene.push(finished("b"))
+    assert scene.arrive("d", 128, 16, prefix=keys) == ["d>x"], "y is empty, but x has computed that"
+
+
 def test_after_a_restart_nothing_is_thought_to_be_there(make_fleet: Make) -> None:
     scene = make_fleet(x=(40,), y=(40,))
     keys = tuple(range(1, 9))
@@ -105,6 +115,47 @@ def test_what_is_lent_is_bounded(make_fleet: Make) -> None:
     assert scene.push(finished("b")) == ["c>long"]
     assert scene.push(finished("c")) == []
     assert scene.at("long").lent_blocks == 0
+
+
+def test_what_is_lent_is_bounded_where_its_own_are_away_as_well(make_fleet: Make) -> None:
+    scene = make_fleet(long=(20, 320, MemberOptions(borrow=0.2)), short=(4, 64))
+    scene.push_at("short", BackendChanged(False))
+    assert scene.arrive("a", 32, 32) == ["a>long"]
+    assert scene.arrive("b", 16, 16) == ["b!no_backend"], "there is room, but not for shorter ones"
+    assert scene.arrive("c", 64, 16) == ["c>long"], "its own"
+
+
+def test_who_waits_to_be_lent_to_is_counted_already(make_fleet: Make) -> None:
+    scene = make_fleet(long=(20, 320, MemberOptions(borrow=0.4)), short=(4, 64))
+    scene.push_at("short", BackendChanged(False))
+    assert scene.arrive("a", 32, 32) == ["a>long"]
+    assert scene.arrive("own", 64, 192) == ["own>long"]
+    assert scene.arrive("b", 32, 16) == ["b..long"], "of 8 blocks, 4 are lent"
+    assert scene.arrive("c", 16, 16) == ["c!no_backend"], "and 3 more will be"
+    assert scene.push(finished("own")) == ["b>long"]
+    assert scene.arrive("c", 16, 16) == ["c!no_backend"]
+    assert scene.push(finished("a")) == []
+    assert scene.arrive("d", 64, 208) == ["d>long"]
+    assert scene.arrive("e", 16, 16) == ["e..long"]
+    assert scene.up("short", 4, 64) == ["e>short"], "what goes elsewhere borrows no more"
+    assert scene.at("long").lent_blocks == 3
+    scene.push(finished("b"))
+    assert scene.at("long").lent_blocks == 0
+
+
+def test_who_borrowed_and_is_refused_borrows_no_more(make_fleet: Make) -> None:
+    scene = make_fleet(gate={"queue_requests": 0}, long=(20, 320, MemberOptions(borrow=0.4)), short=(4, 64))
+    scene.push_at("short", BackendChanged(False))
+    scene.arrive("own", 64, 240)
+    assert scene.arrive("a", 32, 32) == ["a!pool_full"]
+    assert scene.at("long").lent_blocks == 0
+
+
+def test_where_all_of_a_pool_may_be_lent_more_may_wait_than_it_holds(make_fleet: Make) -> None:
+    scene = make_fleet(long=(20, 320), short=(4, 64))
+    scene.push_at("short", BackendChanged(False))
+    told = [scene.arrive(f"r{number}", 32, 32)[0] for number in range(8)]
+    assert told == [f"r{number}{'>' if number < 5 else '..'}long" for number in range(8)]
 
 
 def test_a_tier_can_be_set(make_fleet: Make) -> None:
@@ -156,6 +207,13 @@ def test_one_instance_with_names_refuses_others(make_fleet: Make) -> None:
     assert (scene.arrive("r1", model="a"), scene.arrive("r2", model="b")) == (["r1>x"], ["r2!unknown_model"])
 
 
+def test_one_instance_alone_lets_in_who_waits_when_its_pool_grows(make_fleet: Make) -> None:
+    scene = make_fleet(x=(4,))
+    assert scene.arrive("a", 48, 16) == ["a>x"]
+    assert scene.arrive("b", 48, 16) == ["b..x"]
+    assert scene.up("x", 8) == ["b>x"]
+
+
 def test_who_told_no_names_yet_may_serve_any(make_fleet: Make) -> None:
     scene = make_fleet(x=(10, None, MemberOptions(models=frozenset({"a"}))), y=(0,))
     assert scene.arrive("r", model="b") == ["r!no_backend"]
@@ -171,6 +229,18 @@ def test_a_stand_in_helps_out_within_its_budget(make_fleet: Make) -> None:
     assert scene.arrive("d", 16, 16, model="small") == ["d>small"]
     scene.push(finished("c"))
     assert scene.at("small").stand_in_blocks == 0
+
+
+def test_a_stand_in_alone_keeps_to_its_budget(make_fleet: Make) -> None:
+    small = MemberOptions(models=frozenset({"small"}), fallback=frozenset({"big"}), fallback_share=0.2)
+    scene = make_fleet(big=(4, None, MemberOptions(models=frozenset({"big"}))), small=(20, None, small))
+    assert scene.arrive("a", 32, 32, model="big") == ["a>big"]
+    assert scene.arrive("b", 32, 16, model="big") == ["b>small"]
+    assert scene.arrive("c", 16, 16, model="big") == ["c..big"]
+    assert scene.push_at("big", BackendChanged(False)) == ["c!no_backend"]
+    scene.push(finished("b"))
+    assert scene.arrive("d", 32, 32, model="big") == ["d>small"]
+    assert scene.at("small").stand_in_blocks == 4
 
 
 def test_a_stand_in_alone_serves_it(make_fleet: Make) -> None:

@@ -199,9 +199,14 @@ class FleetMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_lent_is_what_lives_of_it(self) -> None:
         for member in self.fleet.members:
+            gate, options = member.gate, member.options
             assert member.lent_blocks + member.stand_in_blocks >= 0
-            if not len(member.gate.ledger):
+            if not len(gate.ledger) and not gate.queue:
                 assert (member.lent_blocks, member.stand_in_blocks) == (0, 0)
+            if member.name not in self.shrunk:
+                whole = gate.ledger.capacity_blocks
+                assert options.borrow == 1.0 or member.lent_blocks <= options.borrow * whole
+                assert options.fallback_share == 1.0 or member.stand_in_blocks <= options.fallback_share * whole
 
     @invariant()
     def nobody_waits_while_one_that_serves_it_is_idle(self) -> None:

@@ -18,6 +18,7 @@ def described(
 ) -> dict[str, Any]:
     """Plain JSON values, times in seconds: `load`, `engine`, `gate`, `clients`, `slo`. `flags`: the contender's."""
     sizes, bounds, clients, slo = settings.engine, settings.gate, settings.clients, settings.slo
+    shared = settings.shared
     seconds = (result.last_arrival_ns - result.first_ns) / 1e9
     return {
         "load": {
@@ -52,6 +53,7 @@ def described(
             "default_max_tokens": bounds.default_new_tokens,
             "tenants": sorted(bounds.tenants),
             "classes": [str(priority) for priority in sorted(bounds.classes)],
+            **({} if shared is None else {"gates": shared.gates, "ledger_rtt_s": shared.rtt_ns / 1e9}),
         },
         "clients": {
             "patience_s": _seconds(clients.patience_ns),

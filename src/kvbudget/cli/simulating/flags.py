@@ -13,7 +13,7 @@ from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.cost import DEFAULT_COST, parse_step_cost
 from kvbudget.simulate.policies import EngineFlags, checked_watermark, known_policies
 from kvbudget.simulate.scenarios import BLOCK_SIZE, SCENARIOS, Scenario
-from kvbudget.simulate.settings import ClientHabits, EngineSizes, GateBounds, Settings, Slo
+from kvbudget.simulate.settings import ClientHabits, EngineSizes, GateBounds, Gates, Settings, Slo
 from kvbudget.units import Tokens, parse_length
 
 _LARGEST_BLOCK = 1 << 20  # tokens
@@ -99,6 +99,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="vLLM's: the next step is scheduled while one runs (default off; vLLM 0.32 turns it on where it can)",
     )
     engine.add_argument("--instances", type=int, default=1, metavar="N", help="engines, each behind a gate (default 1)")
+    engine.add_argument(
+        "--gates", type=int, default=1, metavar="N", help="before the engine, which share its pool (default 1)"
+    )
+    engine.add_argument(
+        "--ledger-rtt",
+        type=float,
+        default=1.0,
+        metavar="MS",
+        help="from several gates to the ledger that they share, and back (default 1)",
+    )
     engine.add_argument(
         "--watermark", type=float, default=0.0, metavar="X", help="vLLM's, for all policies (default 0)"
     )
@@ -244,6 +254,7 @@ def settings_of(args: argparse.Namespace, scenario: Scenario | None) -> Settings
         ),
         slo=Slo(_ns(args.slo_ttft, "slo-ttft"), _ns(args.slo_gap, "slo-gap")),
         instances=args.instances,
+        shared=None if args.gates == 1 else Gates(args.gates, _ns(args.ledger_rtt / 1e3, "ledger-rtt")),
     )
 
 

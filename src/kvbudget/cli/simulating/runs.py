@@ -34,6 +34,8 @@ SWEPT: dict[str, Callable[[str], Any]] = {
     "max-num-seqs": int,
     "max-num-batched-tokens": int,
     "instances": int,
+    "gates": int,
+    "ledger-rtt": float,
     "watermark": float,
     "max-num-queued-reqs": int,
     "max-num-queued-tokens": int,

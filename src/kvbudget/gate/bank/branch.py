@@ -18,13 +18,15 @@ _NEVER_NS: Final = -(1 << 62)
 
 class Stand(NamedTuple):
     """One account, as the gate stands. `limit`: what there is for all gates. `promised`: now. `needs`: with the first
-    that waits, at least `promised`. `reserve`: what it would like to have beside that for those who come next."""
+    that waits, at least `promised`. `reserve`: what it would like to have beside that for those who come next.
+    `told_only`: it is told what is promised, and nothing is asked for."""
 
     account: str
     limit: int
     promised: int
     needs: int
     reserve: int
+    told_only: bool = False
 
 
 class Branch:
@@ -83,6 +85,9 @@ class Branch:
         lines: list[Line] = []
         slices: dict[str, int] = {}
         for stand in stands:
+            if stand.told_only:
+                lines.append(Line(stand.account, stand.limit, stand.promised, 0, 0, stand.promised))
+                continue
             keeps = stand.promised if lost else self._keeps(stand)
             if not lost:
                 slices[stand.account] = keeps

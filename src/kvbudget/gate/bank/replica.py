@@ -47,7 +47,7 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[tuple[int, ...], str, bool] | None = None
+        self._told: tuple[tuple[int, int], str, bool] | None = None
         self._is_changed = False  # since that, as far as was looked
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
@@ -159,6 +159,7 @@ class Replica:
 
     def leave(self, now_ns: int) -> Call:
         """The last call: everything is given up. Nobody may live any more."""
+        self.gate.lower_slice(Blocks(0), 0)
         return self.branch.leave(now_ns)
 
     @property
@@ -197,17 +198,16 @@ class Replica:
             most = limits_of(tenant, named).max_blocks
             if most is not None and len(stands) < _MOST_TENANTS:
                 reserved = blocks.get(tenant, 0)
-                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0))
+                stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0, told_only=True))
         return stands
 
-    def _state(self) -> tuple[tuple[int, ...], str, bool]:
+    def _state(self) -> tuple[tuple[int, int], str, bool]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
-        ledger = self.gate.ledger
-        limits = self.gate.fairness.limits
+        ledger, limits = self.gate.ledger, self.gate.fairness.limits
+        changes = ledger.changes - ledger.allowances  # what the bank itself changed is no news to it
         of_tenants = 0 if limits is None or not self._tells_tenants else limits.changes
-        living = ledger.peak_sum_blocks, ledger.unpaced_peak_blocks, ledger.sequences, of_tenants
-        return living, "" if head is None else head.arrived.request_id, head is not None
+        return (changes, of_tenants), "" if head is None else head.arrived.request_id, head is not None
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
@@ -237,7 +237,8 @@ class Replica:
             held, there, looked_ns = self._looked
             reading = Reading(held, there, -(-(now_ns - looked_ns) // 10**6))
         call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns, reading=reading)
-        gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
+        if not branch.is_lost(now_ns):  # otherwise the gate knows it by itself, or goes by a part of its own (`alone`)
+            gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
 
     def _promised_blocks(self, asked_blocks: int) -> Blocks:

@@ -166,16 +166,9 @@ class Fleet:
     def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:
         """Let it arrive at an instance."""
         member = able.member
-        place = self._places[event.request_id] = Place(member, since_ns, avoid)
-        commands = self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
-        if any(type(command) is Forward and command.request_id == event.request_id for command in commands):
-            self._got(place, able, event)
-        return commands
-
-    def _got(self, place: Place, able: Able, event: Arrived) -> None:
-        self._turn += 1
-        able.member.got(event, self._turn)
-        place.forwarded(able)
+        place = self._places[event.request_id] = Place(member, event, since_ns, avoid)
+        place.lent_by(able)
+        return self._taken(member, member.gate.handle(member.own(event), now_ns), now_ns)
 
     def _taken(self, member: Member, commands: list[Command], now_ns: int) -> list[Command]:
         """Commands of one gate, as the driver is to see them: with the whole wait."""
@@ -183,10 +176,13 @@ class Fleet:
             place = self._places.get(command.request_id)
             if place is not None and place.since_ns < now_ns and not isinstance(command, Parked):
                 commands[number] = command._replace(waited_ns=now_ns - place.since_ns)
+            if place is None:
+                continue
             if type(command) is Reject:
-                self._places.pop(command.request_id, None)
-            elif type(command) is Forward and member.circuit.is_open:
-                member.circuit.given(command.request_id)
+                self._places.pop(command.request_id).over()
+            elif type(command) is Forward:
+                self._turn += 1
+                member.got(place.event, self._turn)
         return commands
 
     def _refused(self, event: Arrived, refusal: Refusal, now_ns: int, since_ns: int) -> Command:
@@ -205,7 +201,7 @@ class Fleet:
                 return commands
             place, able, event = move
             commands += self._take_away(place.member, event.request_id, now_ns)
-            del self._places[event.request_id]
+            self._places.pop(event.request_id).over()
             commands += self._give(able, event, place.avoid, now_ns, place.since_ns)
         self._recheck_ns = now_ns + RECHECK_NS
         return commands
@@ -234,6 +230,7 @@ class Fleet:
                 continue  # its time was up
             commands += self._take_away(member, event.request_id, now_ns)
             place = self._places.pop(event.request_id)
+            place.over()
             commands += self.again(event, place.avoid, now_ns, place.since_ns)
         gate.backend_up = was_up
         return commands

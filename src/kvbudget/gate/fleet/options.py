@@ -8,9 +8,9 @@ class MemberOptions:
     """`models`: names and aliases under which it is asked for, those that the engine tells aside; empty: any name.
 
     `weight`: how much work it gets beside others of its kind. `tier`: its place among lengths, smaller takes first;
-    None: found from the context that it takes. `borrow`: share of its pool that work of shorter tiers may reserve.
-    `fallback`: models for which it stands in when no instance of theirs takes a request; `fallback_share`: share of its
-    pool that may be reserved for that.
+    None: found from the context that it takes. `borrow`: share of its pool that work of shorter tiers may reserve, who
+    waits for it included. `fallback`: models for which it stands in when no instance of theirs takes a request;
+    `fallback_share`: share of its pool that may be reserved for that. A share of 1 is no limit.
     """
 
     models: frozenset[str] = frozenset()

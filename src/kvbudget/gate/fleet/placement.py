@@ -20,7 +20,7 @@ class Verdict(Enum):
     GOES = "goes"  # it goes to an instance now
     WAITS = "waits"  # it waits at one, or is refused there for now
     NEVER = "never"  # none of all that are configured can ever take it
-    NOBODY = "nobody"  # those that could are away
+    NOBODY = "nobody"  # those that could are away, and no other one lends it so much
 
 
 class Choice(NamedTuple):
@@ -46,7 +46,8 @@ def choose(
     found = with_room(event, takers, now_ns)
     if found is not None:
         return Choice(Verdict.GOES, found)
-    return Choice(Verdict.WAITS, _soonest(event, takers, now_ns)) if takers else Choice(Verdict.NOBODY, None)
+    lenders = [one for one in takers if may_lend(one)]
+    return Choice(Verdict.WAITS, _soonest(event, lenders, now_ns)) if lenders else Choice(Verdict.NOBODY, None)
 
 
 def with_room(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able | None:
@@ -68,12 +69,16 @@ def _least_full_first(event: Arrived, kind: list[Able], now_ns: int) -> list[Abl
 
 
 def may_lend(one: Able) -> bool:
-    """Whether it is within what the instance may reserve for others' work."""
+    """Whether it is within what the instance may reserve for others' work, those of it that wait there included."""
     member, options = one.member, one.member.options
-    capacity = member.gate.ledger.capacity_blocks
-    if one.lent and member.lent_blocks + one.peak_blocks > options.borrow * capacity:
+    if one.lent and not _within(options.borrow, member.lent_blocks + one.peak_blocks, member):
         return False
-    return not one.stands_in or member.stand_in_blocks + one.peak_blocks <= options.fallback_share * capacity
+    return not one.stands_in or _within(options.fallback_share, member.stand_in_blocks + one.peak_blocks, member)
+
+
+def _within(share: float, peaks_blocks: int, member: Member) -> bool:
+    """All of the pool is no limit: then more may wait, and by learned lengths more may go, than it holds at peaks."""
+    return share >= 1.0 or peaks_blocks <= share * member.gate.ledger.capacity_blocks
 
 
 def _soonest(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able:
