@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-engine bench-bank bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -139,6 +139,9 @@ bench-proxy: compile $(DEV_STAMP) ## the gate as a proxy beside nginx, Envoy, ro
 
 bench-extproc: compile $(DEV_STAMP) ## admitted requests per CPU second behind a real Envoy, beside Envoy alone and a processor that only says yes
 	$(BIN)/python bench/extproc/run.py $(ARGS)
+
+bench-workers: compile $(DEV_STAMP) ## one process beside --workers 2 and 4: requests per CPU second, by the clock, ledger calls; ARGS="--plain"
+	$(BIN)/python bench/proxy/workers.py $(ARGS)
 
 bench-ledger: $(DEV_STAMP) redis ## reserve+release pairs of four gates on one shared ledger, beside plain redis-py; where others use the machine: chrt -r 5 make bench-ledger
 	$(BIN)/python bench/ledger/run.py --server $${KVBUDGET_REDIS:-.cache/redis}/redis-server $(ARGS)

@@ -25,6 +25,7 @@ from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.edge.surfaces.ask import Surface
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
 from kvbudget.edge.surfaces.table import ROWS
+from kvbudget.edge.workers.expositions import WORKER_METRICS
 from kvbudget.errors import AccountingError, BadConfigError, BadValueError, InputError, UnsupportedError
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.gate.why import Why
@@ -480,6 +481,8 @@ def metrics() -> str:
         lines.append(f"| `{name}` | gauge | {text} Of `kvbudget extproc`. |")
     for name, text in EXTPROC_COUNTERS.items():
         lines.append(f"| `{name}_total` | counter | {text} Of `kvbudget extproc`. |")
+    for name, text in WORKER_METRICS.items():
+        lines.append(f"| `{name}` | {'counter' if name.endswith('_total') else 'gauge'} | {text} |")
     return "\n".join(lines)
 
 

@@ -93,9 +93,16 @@ def build() -> None:
 
 @contextmanager
 def running(
-    command: Sequence[str], core: int, *, log: Path, pipe: bool = False, environment: dict[str, str] | None = None
+    command: Sequence[str],
+    core: int | Sequence[int],
+    *,
+    log: Path,
+    pipe: bool = False,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A pinned process in a session of its own; it and its children are ended by pid on the way out."""
+    """A process pinned to one core, or to those, in a session of its own; it and its children are ended by pid on the
+    way out."""
+    cores = {core} if isinstance(core, int) else set(core)
     with log.open("w") as sink:
         process = subprocess.Popen(
             list(command),
@@ -105,7 +112,7 @@ def running(
             text=True,
             env=os.environ | (environment or {}),
             start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )
     try:
         yield process
@@ -114,7 +121,7 @@ def running(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    children = _tree(process.pid)
+    children = tree(process.pid)
     try:
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_SECONDS)
@@ -161,19 +168,20 @@ class Offer:
     text: Path | None = None
 
 
-def offer(port: int, core: int, asked: Offer) -> Load:
-    """Runs the load generator on `core` against 127.0.0.1:`port`."""
+def offer(port: int, core: int | Sequence[int], asked: Offer) -> Load:
+    """Runs the load generator on `core` (or those) against 127.0.0.1:`port`."""
     run_ms, pace_us = int(asked.seconds * 1000), asked.pace_ms * 1000
     command = [BUILD_FOLDER / "load", port, asked.connections, run_ms, asked.body_bytes, asked.chunks, pace_us]
     if asked.text is not None:
         command.append(asked.text)
+    cores = {core} if isinstance(core, int) else set(core)
     done = subprocess.run(
         [str(word) for word in command],
         capture_output=True,
         text=True,
         timeout=asked.seconds + START_SECONDS,
         check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     if done.returncode:
         raise RigError(f"load generator: {done.stderr.strip()}")
@@ -183,7 +191,7 @@ def offer(port: int, core: int, asked: Offer) -> Load:
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and its descendants so far: what else runs on the machine hardly matters."""
     ticks = 0
-    for member in _tree(pid):
+    for member in tree(pid):
         fields = _stat_fields(member)
         ticks += int(fields[11]) + int(fields[12]) if fields else 0
     return ticks / _TICKS_PER_SECOND
@@ -192,7 +200,7 @@ def cpu_seconds(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process and its descendants (shared pages count once in each)."""
     total = 0
-    for member in _tree(pid):
+    for member in tree(pid):
         try:
             total += int(Path(f"/proc/{member}/statm").read_text().split()[1]) * _PAGE_BYTES
         except (FileNotFoundError, ProcessLookupError):
@@ -200,7 +208,7 @@ def rss_bytes(pid: int) -> int:
     return total
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
     """`pid` and all its descendants, parents first."""
     found = [pid]
     for member in found:

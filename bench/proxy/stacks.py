@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,13 +96,22 @@ def counting_gate(tokenizer: str, compiled: bool, engine_port: int, core: int, f
 def _gate(
     name: str, environment: dict[str, str], engine_port: int, core: int, folder: Path, tokenizer: str = "bound"
 ) -> Iterator[rig.Stack]:
+    with gate_of(name, environment, engine_port, core, folder, "--tokenizer", tokenizer) as stack:
+        yield stack
+
+
+@contextmanager
+def gate_of(
+    name: str, environment: dict[str, str], engine_port: int, core: int | Sequence[int], folder: Path, *flags: str
+) -> Iterator[rig.Stack]:
+    """A gate with more flags, on one core or on those."""
     # fmt: off
     command = [
         sys.executable, "-m", "kvbudget", "serve",
-        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", tokenizer,
+        "--backend", f"http://127.0.0.1:{engine_port}", "--tokenizer", "bound",
         "--pool-blocks", str(rig.NUM_GPU_BLOCKS), "--block-size", str(rig.BLOCK_SIZE),
         "--max-context", str(rig.MAX_MODEL_LEN), "--max-num-seqs", "20000",
-        "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json",
+        "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--json", *flags,
     ]
     # fmt: on
     log = folder / f"{name}.log"

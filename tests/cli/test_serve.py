@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
-from kvbudget.cli.serve import HTTP, _reload, page_of
+from kvbudget.cli.serve import _reload, page_of
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.gate.policies import Policy
@@ -437,9 +437,9 @@ def test_a_backend_without_a_scheme_is_told_how_to_write_it(backend: str, capsys
 
 def test_a_sighup_that_comes_while_the_gate_starts_is_kept_for_later() -> None:
     again = asyncio.Event()
-    _reload(None, None, argparse.Namespace(), again, HTTP)
+    _reload(None, lambda settings: settings, argparse.Namespace(), again)
     assert not again.is_set()  # no file, nothing to read
-    _reload(None, None, argparse.Namespace(config="kvbudget.toml"), again, HTTP)
+    _reload(None, lambda settings: settings, argparse.Namespace(config="kvbudget.toml"), again)
     assert again.is_set()
 
 

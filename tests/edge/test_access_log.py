@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,33 @@ def test_a_damaged_line_of_a_log_is_named(tmp_path: Path, damage: dict[str, obje
     path.write_text(json.dumps(right | damage) + "\n")
     with pytest.raises(BadValueError, match=f"{os.path.basename(path)}:1"):
         load_trace(path)
+
+
+def test_to_a_pipe_that_several_processes_write_to_lines_go_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = AccessLog(str(pipe))
+    written = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(60)]
+    written.insert(30, b"y" * 6000 + b"\n")
+    sizes: list[int] = []
+    real = os.write
+
+    def write(file: int, data: memoryview) -> int:
+        sizes.append(len(data))
+        return real(file, data)
+
+    try:
+        log._reopen()
+        monkeypatch.setattr(os, "write", write)
+        log._write(written)
+        monkeypatch.undo()
+        assert os.read(reader, 1 << 20) == b"".join(written)
+        assert sorted(size for size in sizes if size > select.PIPE_BUF) == [6001]  # cannot be less
+        assert len(sizes) < 12
+    finally:
+        os.close(reader)
+        assert log._file is not None
+        os.close(log._file)

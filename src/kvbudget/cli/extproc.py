@@ -1,12 +1,14 @@
 """`kvbudget extproc`: the gate for an Envoy in front of the engines, or any gateway that asks an endpoint picker."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from kvbudget.cli.serve import Kind, page_of, run_gate, state_of, urls_of
 from kvbudget.cli.serving.flags import add_flags
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
+    from kvbudget.cli.serving.worker import Worker
     from kvbudget.edge.service import GateService, ServiceSettings
 
 EPILOG = """examples:
@@ -24,7 +26,7 @@ exit: 0 stopped by SIGINT or SIGTERM with nothing cut off, 1 requests had to be 
 DEFAULT_GRPC_PORT = 9002
 DEFAULT_MESSAGE_TIMEOUT_S = 40.0
 # Of `serve`: Envoy is the data plane, and has these itself.
-_OF_THE_DATA_PLANE = frozenset({"--port", "--proxy-protocol"})
+_OF_THE_DATA_PLANE = frozenset({"--port", "--proxy-protocol", "--workers"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,21 +66,20 @@ def _kind(args: argparse.Namespace) -> Kind:
     port = getattr(args, "grpc_port", DEFAULT_GRPC_PORT)
 
     def prepare(settings: "ServiceSettings") -> "ServiceSettings":
-        return timeouts.bounded(replace(settings, port=port, proxy_protocol=()))
+        return timeouts.bounded(replace(settings, port=port, proxy_protocol=(), workers=1))
 
-    async def start(settings: "ServiceSettings") -> "GateService":
+    async def start(settings: "ServiceSettings", worker: "Worker | None") -> "GateService":
         return await start_extproc(settings, timeouts)
 
     return Kind(prepare, start, _told)
 
 
-def _told(service: "GateService") -> str:
-    verb = "is ready" if service.gate.backend_up else "listens"
+def _told(ready: Mapping[str, Any]) -> str:
+    verb = "is ready" if ready["backend_up"] else "listens"
     return (
-        f"kvbudget {verb}: external processor {service.url} (gRPC) before {urls_of(service)}, admin "
-        f"{service.admin_url}\n"
-        f"  engine: {state_of(service)}\n"
+        f"kvbudget {verb}: external processor {ready['gate']} (gRPC) before {urls_of(ready)}, admin {ready['admin']}\n"
+        f"  engine: {state_of(ready)}\n"
         "  Envoy:  docs/examples/envoy.yaml; x-gateway-destination-endpoint says where a request goes\n"
-        f"  look:   curl {service.admin_url}/v1/state\n"
-        f"  pages:  {page_of(service.admin_url)} in a browser"
+        f"  look:   curl {ready['admin']}/v1/state\n"
+        f"  pages:  {page_of(ready['admin'])} in a browser"
     )

@@ -8,15 +8,15 @@ import logging
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvbudget.cli.serving.flags import add_flags
-from kvbudget.cli.serving.settings import budget_given, completed, prefill_tokens, settings_from, settings_of
+from kvbudget.cli.serving.settings import budget_given, completed, settings_from, settings_of
+from kvbudget.cli.serving.worker import Embedded, Worker, before_embedded
 from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
-    from collections.abc import Awaitable, Callable
-
     from kvbudget.edge.engine.server import RunningEngine
     from kvbudget.edge.instance import Instance
     from kvbudget.edge.service import GateService, ServiceSettings
@@ -51,8 +51,8 @@ class Kind(NamedTuple):
     an engine or while none is found; `told`: its ready line, for people."""
 
     prepare: "Callable[[ServiceSettings], ServiceSettings]"
-    start: "Callable[[ServiceSettings], Awaitable[GateService]]"
-    told: "Callable[[GateService], str]"
+    start: "Callable[[ServiceSettings, Worker | None], Awaitable[GateService]]"
+    told: "Callable[[Mapping[str, Any]], str]"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,24 +62,47 @@ def run(args: argparse.Namespace) -> int:
 
 def run_gate(given: argparse.Namespace, kind_of: "Callable[[argparse.Namespace], Kind]") -> int:
     """As `run`, of any kind of gate; `kind_of` gets the flags, all of them with a value."""
-    _log_to_stderr()
+    log_to_stderr()
     budget = budget_given(given)
     args = completed(given, budget)
     kind = kind_of(args)
     settings = kind.prepare(settings_of(args, budget))
+    if settings.workers > 1:
+        from kvbudget.cli.serving.parent import serve_with_workers
+
+        _raise_file_limit()
+        return _run(serve_with_workers(args, settings, given))
+    return _serve_here(args, settings, given, kind, None)
+
+
+def serve_as(worker: Worker, args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace) -> int:
+    """Serve with this process, which is one of several."""
+    return _serve_here(args, settings, given, HTTP, worker)
+
+
+def _serve_here(
+    args: argparse.Namespace,
+    settings: "ServiceSettings",
+    given: argparse.Namespace,
+    kind: Kind,
+    worker: Worker | None,
+) -> int:
     from kvbudget.edge.http.memory import keep_freed_memory
 
     _raise_file_limit()
     keep_freed_memory()
+    return _run(_serve(args, settings, given, kind, worker))
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop
-
-        return uvloop.run(_serve(args, settings, given, kind))
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise
         logging.getLogger("kvbudget").warning("uvloop is not installed: the gate runs on asyncio, slower")
-        return asyncio.run(_serve(args, settings, given, kind))
+        return asyncio.run(serving)
+    return uvloop.run(serving)
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -89,9 +112,10 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr(who: str = "") -> None:
+    """`who`: which process tells it, where there are several."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_PrintableFormatter(f"%(asctime)s %(levelname)s %(name)s: {who}%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
@@ -103,13 +127,20 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _start(settings: "ServiceSettings") -> "GateService":
+async def _start(settings: "ServiceSettings", worker: Worker | None) -> "GateService":
     from kvbudget.edge.service import start_service
 
-    return await start_service(settings)
+    store, number = (None, None) if worker is None else (worker.store(), worker.number)
+    return await start_service(settings, store=store, worker=number)
 
 
-async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: argparse.Namespace, kind: Kind) -> int:
+async def _serve(
+    args: argparse.Namespace,
+    settings: "ServiceSettings",
+    given: argparse.Namespace,
+    kind: Kind,
+    worker: Worker | None,
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -117,14 +148,24 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
         loop.add_signal_handler(signum, lambda: hurry.set() if stop.is_set() else stop.set())
     # A terminal that closes, or an operator's habit, must not end the gate.
     again = asyncio.Event()  # a SIGHUP that came too early
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, engine, given, again, kind))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(service, placed, given, again))
+    if worker is not None:
+        worker.watch(lambda: [event.set() for event in (stop, hurry)])  # type: ignore[func-returns-value]
+
+    def placed(settings: "ServiceSettings") -> "ServiceSettings":
+        """What this process goes by, of what flags and file say."""
+        settings = kind.prepare(settings)
+        if worker is not None:
+            return worker.placed(settings)
+        return settings if engine is None else before_embedded(settings, embedded_of(engine))
+
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
     try:
-        if args.embedded_engine:
-            engine = await _start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
-            settings = _before_embedded(settings, engine)
-        starting = asyncio.ensure_future(kind.start(settings))
+        if args.embedded_engine and worker is None:
+            engine = await start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
+        settings = placed(settings)
+        starting = asyncio.ensure_future(kind.start(settings, worker))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -133,17 +174,21 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         service = starting.result()
-        service.take_over = lambda: _take_over(service, engine, given, kind)
+        service.take_over = lambda: _take_over(service, placed, given)
         # What exists now lives to the end: keep the collector from looking at it again and again, and from running
         # after every 700 allocations, which a request alone makes. Flows break their cycles themselves.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        _tell_ready(service, kind, as_json=args.json)
+        if worker is not None:
+            worker.ready(_ready(service))
+        else:
+            tell_ready(_ready(service), as_json=args.json, told=kind.told)
         if again.is_set():
-            _reload(service, engine, given, again, kind)
+            _reload(service, placed, given, again)
         await stop.wait()
-        print("draining; once more to stop at once", file=sys.stderr, flush=True)
+        if worker is None:
+            print("draining; once more to stop at once", file=sys.stderr, flush=True)
         drain = asyncio.create_task(service.drain(args.drain_seconds))
         hurrying = asyncio.create_task(hurry.wait())
         await asyncio.wait({drain, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,10 +205,9 @@ async def _serve(args: argparse.Namespace, settings: "ServiceSettings", given: a
 
 def _reload(
     service: "GateService | None",
-    engine: "RunningEngine | None",
+    placed: "Callable[[ServiceSettings], ServiceSettings]",
     given: argparse.Namespace,
     again: asyncio.Event,
-    kind: Kind,
 ) -> None:
     """SIGHUP: take over what the file says now. A bad file, or one that cannot be read, changes nothing. While the gate
     still starts, `again` keeps it for later."""
@@ -176,7 +220,7 @@ def _reload(
         log.info("SIGHUP: still starting; %s is read again once it has", path)
     else:
         try:
-            changed, later = _take_over(service, engine, given, kind)
+            changed, later = _take_over(service, placed, given)
         except InputError as error:
             log.error("SIGHUP: %s is not taken, the old settings stay: %s", path, error)
             return
@@ -189,20 +233,17 @@ def _reload(
 
 
 def _take_over(
-    service: "GateService", engine: "RunningEngine | None", given: argparse.Namespace, kind: Kind
+    service: "GateService", placed: "Callable[[ServiceSettings], ServiceSettings]", given: argparse.Namespace
 ) -> tuple[list[str], list[str]]:
     """(What changed, what needs a restart), by name. Raises InputError, and then nothing changed."""
     from kvbudget.edge.budget.reload import take_over
 
     if getattr(given, "config", None) is None:
         raise BadValueError("started without --config, nothing to reload", fix="start with --config kvbudget.toml")
-    settings = kind.prepare(settings_from(given))
-    if engine is not None:
-        settings = _before_embedded(settings, engine)
-    return take_over(service, settings)
+    return take_over(service, placed(settings_from(given)))
 
 
-async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":
+async def start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> "RunningEngine":
     """The engine of `make run`: large enough to chat with, small enough to see it fill. What the gate is told of an
     engine's own settings, this one takes."""
     from kvbudget.edge.engine.server import start_engine
@@ -215,21 +256,15 @@ async def _start_demo_engine(max_num_seqs: int, max_num_batched_tokens: int) -> 
     return await start_engine(pool)
 
 
-def _before_embedded(settings: "ServiceSettings", engine: "RunningEngine") -> "ServiceSettings":
-    from dataclasses import replace
-
-    gate = replace(
-        settings.gate,
-        max_num_seqs=engine.settings.max_num_seqs,
-        prefill_tokens_per_step=prefill_tokens(engine.settings.max_num_batched_tokens, engine.settings.max_num_seqs),
-    )
-    return replace(settings, backend_url=engine.url, gate=gate)
+def embedded_of(engine: "RunningEngine") -> Embedded:
+    """What a gate before it goes by."""
+    return Embedded(engine.url, engine.settings.max_num_seqs, engine.settings.max_num_batched_tokens)
 
 
-def _tell_ready(service: "GateService", kind: Kind, *, as_json: bool) -> None:
+def _ready(service: "GateService") -> dict[str, object]:
     facts, ledger = service.backend.facts, service.gate.ledger
     model = facts.models[0] if facts.models else ""
-    ready: dict[str, object] = {
+    return {
         "ready": True,
         "gate": service.url,
         "admin": service.admin_url,
@@ -245,36 +280,45 @@ def _tell_ready(service: "GateService", kind: Kind, *, as_json: bool) -> None:
         "counter": service.reception.counter.name,
         "instances": [_chosen(instance) for instance in service.instances],
     }
-    print(json.dumps(ready) if as_json else printable(kind.told(service)), flush=True)
 
 
-def _told_ready(service: "GateService") -> str:
-    facts = service.backend.facts
-    model = facts.models[0] if facts.models else ""
+def tell_ready(
+    ready: Mapping[str, Any], *, as_json: bool, told: "Callable[[Mapping[str, Any]], str] | None" = None
+) -> None:
+    """On stdout: to programs as one JSON document, to people with what to try first."""
+    print(json.dumps(ready) if as_json else printable((told or _told_ready)(ready)), flush=True)
+
+
+def _told_ready(ready: Mapping[str, Any]) -> str:
+    gate, admin, model = ready["gate"], ready["admin"], ready["model"]
     ask = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
     body = json.dumps({"model": model} | ask if model else ask)
-    verb = "is ready" if service.gate.backend_up else "listens"
+    verb = "is ready" if ready["backend_up"] else "listens"
+    processes = f"\n  {ready['workers']} worker processes share port and pool" if "workers" in ready else ""
     return (
-        f"kvbudget {verb}: gate {service.url} before {urls_of(service)}, admin {service.admin_url}\n"
-        f"  engine: {state_of(service)}\n"
-        f"  try it: curl {service.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  look:   curl {service.admin_url}/v1/state\n"
-        f"  pages:  {page_of(service.admin_url)} in a browser"
+        f"kvbudget {verb}: gate {gate} before {urls_of(ready)}, admin {admin}{processes}\n"
+        f"  engine: {state_of(ready)}\n"
+        f"  try it: curl {gate}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
+        f"  look:   curl {admin}/v1/state\n"
+        f"  pages:  {page_of(admin)} in a browser"
     )
 
 
-def state_of(service: "GateService") -> str:
+def state_of(ready: Mapping[str, Any]) -> str:
     """What is known of the engines; a line for each."""
-    if len(service.instances) > 1:
-        return "\n  engine: ".join(_told_of(instance) for instance in service.instances)
-    gate, ledger = service.gate, service.gate.ledger
-    if not gate.backend_up:
-        return f"NOT UP YET ({service.backend.facts.problem}); requests get 503 until it is"
+    if len(ready["instances"]) > 1:
+        return "\n  engine: ".join(_told_of(instance) for instance in ready["instances"])
+    if not ready["backend_up"]:
+        return f"NOT UP YET ({ready['problem']}); requests get 503 until it is"
     return (
-        f"pool of {ledger.usable_blocks} blocks x {ledger.layout.groups[0].block_size} tokens, context cap "
-        f"{gate.max_context}, at most {gate.config.max_num_seqs} sequences, policy {gate.config.policy.value}, "
-        f"counting by {service.reception.counter.name}"
+        f"pool of {ready['usable_blocks']} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
+        f"at most {ready['max_num_seqs']} sequences, policy {ready['policy']}, counting by {ready['counter']}"
     )
+
+
+def urls_of(ready: Mapping[str, Any]) -> str:
+    """The engines' addresses."""
+    return " and ".join([instance["url"] for instance in ready["instances"]] or [ready["backend"]])
 
 
 def page_of(admin_url: str) -> str:
@@ -282,11 +326,6 @@ def page_of(admin_url: str) -> str:
     for every, own in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
         admin_url = admin_url.replace(every, own)
     return f"{admin_url}/"
-
-
-def urls_of(service: "GateService") -> str:
-    """The engines' addresses."""
-    return " and ".join([instance.backend.url for instance in service.instances] or [service.backend.url])
 
 
 def _chosen(instance: "Instance") -> dict[str, object]:
@@ -309,14 +348,13 @@ def _chosen(instance: "Instance") -> dict[str, object]:
     }
 
 
-def _told_of(instance: "Instance") -> str:
-    chosen = _chosen(instance)
+def _told_of(chosen: Mapping[str, Any]) -> str:
     if not chosen["up"]:
         return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
     name, engine, models = (
         chosen["name"],
         chosen["engine"] or "unknown engine",
-        ", ".join(instance.backend.facts.models),
+        ", ".join(chosen["models"]),
     )
     return (
         f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "

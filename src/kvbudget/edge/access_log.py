@@ -8,7 +8,10 @@ A file that was renamed or removed (logrotate) is opened anew by its name.
 import asyncio
 import logging
 import os
+import select
+import stat
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -138,7 +141,7 @@ class AccessLog:
         if not lines:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._write, b"".join(lines))
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._write, lines)
             self._failing = False
         except OSError as error:
             self.lost += len(lines)
@@ -191,13 +194,17 @@ class AccessLog:
 
     # By the one thread of the writer
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, lines: list[bytes]) -> None:
         if self.path != STDOUT and self._moved():
             self._reopen()
         assert self._file is not None  # noqa: S101 - `open` came before
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        # What several worker processes append to one file stays whole, as each write is one: to a file of any size, to
+        # a pipe or terminal up to PIPE_BUF (pipe(7)).
+        is_file = stat.S_ISREG(os.fstat(self._file).st_mode)
+        for piece in [b"".join(lines)] if is_file else _pieces(lines, select.PIPE_BUF):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._file, view) :]
 
     def _moved(self) -> bool:
         try:
@@ -215,6 +222,19 @@ class AccessLog:
             os.close(self._file)
         found = os.fstat(file)
         self._file, self._inode = file, (found.st_dev, found.st_ino)
+
+
+def _pieces(lines: list[bytes], most_bytes: int) -> Iterator[bytes]:
+    """Whole lines together, as many as fit; one that is longer by itself goes alone."""
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        if held and size + len(line) > most_bytes:
+            yield b"".join(held)
+            held, size = [], 0
+        held.append(line)
+        size += len(line)
+    yield b"".join(held)
 
 
 def _ms(duration_ns: int) -> float:

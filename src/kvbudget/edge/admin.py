@@ -146,6 +146,32 @@ GAUGES = {
 }
 
 
+# What one process of several tells of the same instance, as the figure of all (`edge.workers`): `sum` of what each has
+# for itself; of what all see alike, the word that warns.
+MERGED = {
+    "kvbudget_pool_blocks": "max",
+    "kvbudget_reserved_blocks": "sum",
+    "kvbudget_ledger_reserved_blocks": "max",
+    "kvbudget_slice_blocks": "sum",
+    "kvbudget_ledger_up": "min",
+    "kvbudget_held_blocks": "max",
+    "kvbudget_margin_blocks": "max",
+    "kvbudget_shared_prefix_blocks": "sum",
+    "kvbudget_learned_answers": "min",
+    "kvbudget_learned_margin": "max",
+    "kvbudget_backend_up": "min",
+    "kvbudget_elsewhere_blocks": "max",
+    "kvbudget_taken_blocks": "max",
+    "kvbudget_sequences": "sum",
+    "kvbudget_sequence_limit": "max",
+    "kvbudget_instance_draining": "max",
+    "kvbudget_instance_ejected": "max",
+    "kvbudget_finding": "max",
+    "kvbudget_queue_requests": "sum",
+    "kvbudget_queue_tokens": "sum",
+}
+
+
 def gauges(reception: Reception, found: Mapping[str, Diagnosis] | None = None) -> Iterable[Metric]:
     """The gauges of the contract, computed at scrape time from the ledgers. `found`: by instance."""
     gateway = reception.gateway

@@ -87,7 +87,7 @@ class AdminAccess:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach that address."""
-    if host == "localhost":
+    if host == "localhost" or host.startswith("unix:"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

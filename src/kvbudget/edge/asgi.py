@@ -15,7 +15,9 @@ class AsgiServer:
     """One listening application. Made by `start_asgi`; `close` may be called twice."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
-        self.host, self.port = listener.getsockname()[:2]
+        name = listener.getsockname()
+        self.host: str = f"unix:{name}" if isinstance(name, str) else name[0]
+        self.port: int = 0 if isinstance(name, str) else name[1]
         self._listener = listener
         config = uvicorn.Config(
             app,
@@ -33,7 +35,9 @@ class AsgiServer:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`."""
+        """`http://HOST:PORT`, or `unix:/path`."""
+        if self.host.startswith("unix:"):
+            return self.host
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -73,9 +77,14 @@ async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises BadValueError when the address cannot be had."""
+    """A listening socket; `host` may be `unix:/path`. Raises BadValueError when the address cannot be had."""
     check_port(port)
     try:
+        if host.startswith("unix:"):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(host.removeprefix("unix:"))
+            listener.listen(2048)
+            return listener
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )

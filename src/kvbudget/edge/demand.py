@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -62,11 +62,12 @@ class Demand(NamedTuple):
         return self.promised + self.waiting + self.refused
 
 
-class _Watched:
-    """One instance."""
+class Watched:
+    """One instance, minute by minute. `capacity_tokens`: of its pool, now."""
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
+    def __init__(self, name: str, capacity_tokens: Callable[[], int]) -> None:
+        self.name = name
+        self.capacity_tokens = capacity_tokens
         self.forecaster: Forecaster | None = None
         self.forecast: Forecast | None = None
         self.minutes: deque[int | None] = deque(maxlen=_KEPT_MINUTES)
@@ -74,6 +75,7 @@ class _Watched:
         self._sum = self._looks = 0
 
     def look(self, now: Demand) -> None:
+        """What it is at one moment of the minute."""
         self._sum += now.promised + now.waiting
         self._looks += 1
 
@@ -83,7 +85,7 @@ class _Watched:
         tokens = self._sum // self._looks + refused if self._looks else None
         self._sum = self._looks = 0
         self.minutes.append(tokens)
-        capacity = capacity_tokens(self.member)
+        capacity = self.capacity_tokens()
         if capacity <= 0:
             return
         if self.forecaster is None:
@@ -91,6 +93,26 @@ class _Watched:
         elif self.forecaster.capacity_tokens != capacity:
             self.forecaster.resize(capacity)
         self.forecast = self.forecaster.observe(minute, tokens)
+
+    def document(self, demand: Demand) -> dict[str, Any]:
+        """As JSON; tokens are integers."""
+        return {
+            "name": self.name,
+            "capacity_tokens": self.capacity_tokens(),
+            "demand_tokens": demand.tokens,
+            "demand": demand._asdict(),
+            "forecast": None if self.forecast is None else _told(self.forecast),
+            "score": None if self.forecaster is None else _score(self.forecaster),
+            "minutes": list(self.minutes),
+        }
+
+
+class _OfMember(Watched):
+    """An instance behind this gate."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(member.name, lambda: capacity_tokens(member))
+        self.member = member
 
 
 class DemandWatch:
@@ -100,7 +122,7 @@ class DemandWatch:
         self._gateway = gateway
         self._now_ns = now_ns
         self._every_s = every_s
-        self._watched: list[_Watched] = []
+        self._watched: list[_OfMember] = []
         self._heed_members()
         self._minute = now_ns() // _NS_PER_MINUTE
         self._refused_before = gateway.metrics.refused_block_tokens
@@ -131,7 +153,7 @@ class DemandWatch:
         members = self._gateway.fleet.members
         if [one.member for one in self._watched] != members:
             known = {id(one.member): one for one in self._watched}
-            self._watched = [known.get(id(member)) or _Watched(member) for member in members]
+            self._watched = [known.get(id(member)) or _OfMember(member) for member in members]
 
     def look(self) -> None:
         """One look at all instances, and at the forecast when a minute is over."""
@@ -148,20 +170,7 @@ class DemandWatch:
 
     def families(self) -> list[Metric]:
         """The gauges above; of an instance without forecast only its demand."""
-        families = {
-            name: GaugeMetricFamily(name, text, labels=_LABELS.get(name, ["instance"]))
-            for name, text in FORECAST_GAUGES.items()
-        }
-        for one in self._watched:
-            name, forecast = one.member.name, one.forecast
-            families["kvbudget_demand_tokens"].add_metric([name], self._demand(one).tokens)
-            if forecast is None:
-                continue
-            families["kvbudget_forecast_saturation_probability"].add_metric([name], forecast.probability)
-            families["kvbudget_forecast_alarm"].add_metric([name], float(forecast.alarm))
-            for bound, value in (("low", forecast.low), ("expected", forecast.expected), ("high", forecast.high)):
-                families["kvbudget_forecast_demand_tokens"].add_metric([name, bound], value)
-        return [family for family in families.values() if family.samples]
+        return families_of([(one, self._demand(one)) for one in self._watched])
 
     def document(self) -> dict[str, Any]:
         """All of it as JSON; tokens are integers, `drain` is in blocks."""
@@ -171,26 +180,19 @@ class DemandWatch:
             "instances": [self._document_of(one) for one in self._watched],
         }
 
-    def _document_of(self, one: _Watched) -> dict[str, Any]:
+    def _document_of(self, one: _OfMember) -> dict[str, Any]:
         gate, now_ns = one.member.gate, self._now_ns()
-        demand = self._demand(one)
         return {
-            "name": one.member.name,
-            "capacity_tokens": capacity_tokens(one.member),
-            "demand_tokens": demand.tokens,
-            "demand": demand._asdict(),
-            "forecast": None if one.forecast is None else _told(one.forecast),
-            "score": None if one.forecaster is None else _score(one.forecaster),
-            "minutes": list(one.minutes),
+            **one.document(self._demand(one)),
             "drain": {
                 "free_blocks": gate.free_blocks(),
                 **{f"free_blocks_in_{s}_s": free_blocks_in(gate, s * 10**9, now_ns) for s in _DRAINS_S},
             },
         }
 
-    def _demand(self, one: _Watched) -> Demand:
+    def _demand(self, one: _OfMember) -> Demand:
         gate = one.member.gate
-        promised = gate.promised_blocks() * gate.ledger.layout.groups[0].block_size
+        promised = (gate.promised_blocks() + gate.promises.elsewhere_blocks) * gate.ledger.layout.groups[0].block_size
         return Demand(promised, gate.queue.tokens, one.refused)
 
     def _refused_tokens(self, minutes: int) -> dict[str, int]:
@@ -207,6 +209,24 @@ class DemandWatch:
             blocks = new * lived_ns / (minutes * _NS_PER_MINUTE) * capacity_tokens(member) / capacity
             found[member.name] = int(blocks * gate.ledger.layout.groups[0].block_size)
         return found
+
+
+def families_of(watched: Iterable[tuple[Watched, Demand]]) -> list[Metric]:
+    """The gauges above; of an instance without forecast only its demand."""
+    families = {
+        name: GaugeMetricFamily(name, text, labels=_LABELS.get(name, ["instance"]))
+        for name, text in FORECAST_GAUGES.items()
+    }
+    for one, demand in watched:
+        name, forecast = one.name, one.forecast
+        families["kvbudget_demand_tokens"].add_metric([name], demand.tokens)
+        if forecast is None:
+            continue
+        families["kvbudget_forecast_saturation_probability"].add_metric([name], forecast.probability)
+        families["kvbudget_forecast_alarm"].add_metric([name], float(forecast.alarm))
+        for bound, value in (("low", forecast.low), ("expected", forecast.expected), ("high", forecast.high)):
+            families["kvbudget_forecast_demand_tokens"].add_metric([name, bound], value)
+    return [family for family in families.values() if family.samples]
 
 
 def capacity_tokens(member: Member) -> int:

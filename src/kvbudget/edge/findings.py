@@ -157,7 +157,7 @@ def _gate_window(member: Member, backend: Backend) -> GateWindow:
     return GateWindow(
         instance=member.name,
         pool_blocks=usable,
-        promised_blocks=gate.promised_blocks(),
+        promised_blocks=gate.promised_blocks() + gate.promises.elsewhere_blocks,
         held_blocks=held,
         elsewhere_blocks=member.elsewhere_blocks,
         margin_blocks=gate.ledger.margin_blocks,

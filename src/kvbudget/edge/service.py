@@ -71,7 +71,8 @@ class ServiceSettings:
     `backend_api_key`: that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections
     begin with a PROXY header. `ledger`: `memory`, or the address of the one that all gates before the same engines
     share, with slices that last `lease_seconds`; `ledger_lost`: what to do when it does not answer for so long:
-    `refuse`, or go by an equal part of the pool (`slice`).
+    `refuse`, or go by an equal part of the pool (`slice`). `workers`: processes that serve the port, each with a
+    service of its own.
     """
 
     backend_url: str
@@ -87,6 +88,7 @@ class ServiceSettings:
     max_prompt_logprobs_tokens: int = 0
     host: str = "127.0.0.1"
     port: int = 8800
+    workers: int = 1
     admin_host: str = "127.0.0.1"
     admin_port: int = 8801
     overload_status: int = 429
@@ -141,9 +143,11 @@ class DataPlane(Protocol):
 class GateService:
     """A running gate. Made by `start_service`; `drain` and then `close` end it."""
 
-    def __init__(self, settings: ServiceSettings, store: BankStore | None = None) -> None:
-        """`store`: the shared ledger, in place of the one that the settings name."""
+    def __init__(self, settings: ServiceSettings, store: BankStore | None = None, worker: int | None = None) -> None:
+        """`store`: the shared ledger, in place of the one that the settings name. `worker`: the number of this process
+        among those that serve the same port."""
         self.settings = settings
+        self.worker = worker
         self._tls = None if settings.tls_cert is None else ServerTls(settings.tls_cert, settings.tls_key)
         self._engine_tls = None if settings.backend_ca is None else engine_context(settings.backend_ca)
         self.instances = [self._made(one) for one in settings.each()]
@@ -250,7 +254,7 @@ class GateService:
             self.discovery.start()
         self.demand.start()
         self.past.start()
-        if self._learned is not None:
+        if self._learned is not None and not self.worker:  # of several, the first writes for all
             self._learned.keep()
 
     async def open_data_plane(self) -> DataPlane:
@@ -265,6 +269,7 @@ class GateService:
                 on_error=lambda status, code, message: error_body(message, None, None, code),
                 tls=None if self._tls is None else self._tls.context,
                 trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
+                shared=self.worker is not None,
             )
         except OSError as error:
             told = f"cannot listen on {settings.host}:{settings.port}: {error}"
@@ -420,10 +425,14 @@ class GateService:
 
 
 async def start_service(
-    settings: ServiceSettings, *, look_for_s: float = 10.0, store: BankStore | None = None
+    settings: ServiceSettings,
+    *,
+    look_for_s: float = 10.0,
+    store: BankStore | None = None,
+    worker: int | None = None,
 ) -> GateService:
     """Start a gate in the running loop and wait for the backend, at most `look_for_s`; it may come up later."""
-    service = GateService(settings, store)
+    service = GateService(settings, store, worker)
     await started(service, look_for_s)
     return service
 

@@ -81,12 +81,11 @@ class Batch:
         self._newest += 1
         tracked = Tracked(self._newest, habits, event.known_tokens, made.footprint, self.pace.step, backlog_tokens)
         self.tracked[made.reservation_id] = tracked
-        if self._stale:
-            return
-        survival, outlook = tracked.habit.survival(), self.outlook
-        if now_ns < self._fresh_until_ns and self.pace.step - outlook.epoch < EPOCH_STEPS:
-            passed = outlook.now - outlook.epoch
-            outlook.add(made.reservation_id, self._share(made, tracked, survival, made.credit_blocks, passed))
+        outlook = self.outlook
+        if self._stale or now_ns >= self._fresh_until_ns or self.pace.step - outlook.epoch >= EPOCH_STEPS:
+            return  # the next look makes all shares anew
+        survival, passed = tracked.habit.survival(), outlook.now - outlook.epoch
+        outlook.add(made.reservation_id, self._share(made, tracked, survival, made.credit_blocks, passed))
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""

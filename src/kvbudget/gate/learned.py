@@ -213,7 +213,7 @@ class LearnedPolicy:
         self.refresh(ledger, now_ns)
         newcomer = self._newcomer(event, footprint, common)
         part = self.part
-        blocks: float = ledger.pool_blocks - self.batch.together(ledger)
+        blocks = float(ledger.pool_blocks - self.batch.together(ledger))
         seats = int(part * (places - footprint.total_sequences))
         if part < 1.0:  # a part of all, the newcomer included
             largest = max(newcomer.mean, default=newcomer.held)

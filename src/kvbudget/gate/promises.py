@@ -94,6 +94,10 @@ class Promises:
             self._ledger.withdraw(event.request_id)
         return needed
 
+    def has_places(self, footprint: Footprint) -> bool:
+        """Whether all its sequences may run beside those that live."""
+        return self._ledger.sequences + footprint.total_sequences <= self._places
+
     @property
     def _places(self) -> int:
         most, ours = self._config.max_num_seqs, self._slice_sequences
@@ -125,6 +129,9 @@ class Promises:
             for others in (self.elsewhere_blocks, 0):
                 ledger.capacity_blocks = Blocks(ledger.pool_blocks - others)
                 if self.by_lengths:
+                    peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
+                    if peaks <= ledger.capacity_blocks:
+                        return peaks
                     needed = self._learned.promise_with(ledger, event, footprint, 0, now_ns)
                 else:
                     needed = self._by_peaks(event, footprint, peak_blocks)
@@ -329,9 +336,9 @@ class Promises:
 
     def lower_slice(self, blocks: Blocks, sequences: int, now_ns: int) -> None:
         """At most so much of it is ours from now on. What our promises need by now has to go on being enough."""
-        promised, ledger = self.blocks(now_ns), self._ledger
+        ledger = self._ledger
         if not self.by_lengths:
-            self._shown = promised
+            self._shown = self.blocks(now_ns)
         self._slice_sequences = min(sequences, self._places)
         if blocks < ledger.capacity_blocks:
             ledger.allow(blocks)

@@ -19,6 +19,10 @@ class Resolver:
         self.context_cap = config.max_context
         self._config = config
         self._ledger = ledger
+        # Where several gates share a pool, one who comes is asked about twice.
+        self._last: Arrived | None = None
+        self._last_bounds: tuple[object, ...] = ()
+        self._last_resolved: tuple[Footprint, Blocks] | Refusal = Refusal.NEVER_FITS
 
     def configure(self, config: GateConfig) -> None:
         """Decide by other limits; by another `max_context` once `engine_told` follows."""
@@ -37,7 +41,12 @@ class Resolver:
 
     def resolve(self, event: Arrived) -> tuple[Footprint, Blocks] | Refusal:
         """The lengths to promise and their peak; or why the request can never be served."""
-        return resolve(event, self.context_cap, self._config.max_num_seqs, self._ledger)
+        ledger = self._ledger
+        bounds = self.context_cap, self._config.max_num_seqs, ledger.pool_blocks, ledger.layout
+        if event is not self._last or bounds != self._last_bounds:
+            self._last, self._last_bounds = event, bounds
+            self._last_resolved = resolve(event, self.context_cap, self._config.max_num_seqs, ledger)
+        return self._last_resolved
 
 
 def resolve(

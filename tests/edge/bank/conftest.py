@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Protocol
 
 import hiredis
@@ -14,6 +16,8 @@ from kvbudget.edge.bank.client import Connection
 from kvbudget.edge.bank.link import Access, Place, ask, dial
 from kvbudget.edge.bank.memory import MemoryStore
 from kvbudget.edge.bank.script import SCRIPT, SHA, answer_of, arguments, keys_of, names_in
+from kvbudget.edge.bank.socket_server import BankServer
+from kvbudget.edge.bank.socket_store import SocketStore
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.gate.bank.terms import Answer, Call
 from ledger_servers import KINDS, Server, running
@@ -45,6 +49,37 @@ class InMemory:
 
     def close(self) -> None:
         pass
+
+
+class OverSocket:
+    """The bank of the parent of several workers, as one of these reaches it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_ms = 0
+        self.woken: list[str] = []
+        self._runner = asyncio.Runner()
+        self._server = BankServer(str(folder / "ledger"), lambda: self.now_ms * 10**6)
+        self._store = SocketStore(self._server.path)
+        self._store.woken = lambda _pool, name: self.woken.append(name)
+        self._server.expect(os.getpid())
+        self._runner.run(self._server.start())
+
+    def call(self, call: Call) -> tuple[Answer | None, list[str]]:
+        return self._runner.run(self._call(call))
+
+    async def _call(self, call: Call) -> tuple[Answer | None, list[str]]:
+        answer = await self._store.call("p", call)
+        await self._store.call("another", Call("nobody", 1, LEASE_MS, (), leaves=True))  # pushed ones come before
+        woken, self.woken = self.woken, []
+        return answer, woken
+
+    def close(self) -> None:
+        self._runner.run(self._close())
+        self._runner.close()
+
+    async def _close(self) -> None:
+        await self._store.close()
+        await self._server.close()
 
 
 class InServer:
@@ -132,9 +167,16 @@ def in_server(request: pytest.FixtureRequest, servers: Callable[[str], Server]) 
         one.close()
 
 
-@pytest.fixture(params=["memory", *KINDS])
-def bank(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> Iterator[Banker]:
+@pytest.fixture(params=["memory", "socket", *KINDS])
+def bank(request: pytest.FixtureRequest, servers: Callable[[str], Server], tmp_path: Path) -> Iterator[Banker]:
     """A bank that nobody has called yet, and that has no memory to wait for."""
-    made: Banker = InMemory() if request.param == "memory" else InServer(servers(request.param))
+    made: Banker
+    match request.param:
+        case "memory":
+            made = InMemory()
+        case "socket":
+            made = OverSocket(tmp_path)
+        case _:
+            made = InServer(servers(request.param))
     yield made
     made.close()

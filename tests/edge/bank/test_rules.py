@@ -1,4 +1,4 @@
-"""The rules of `gate.bank.bank` by name, for the bank in memory, in Redis and in Valkey alike."""
+"""The rules of `gate.bank.bank` by name, for the bank in memory, over a socket, in Redis and in Valkey alike."""
 
 from typing import Any
 

@@ -7,12 +7,12 @@ from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import ASK_AGAIN_NS, BACK_OFF_NS, BEAT_NS, GAP_NS, TIDY_NS, Replica
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Call, Line
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
-from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken
+from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken, SliceChanged
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.gate.tenants import TenantLimits
-from kvbudget.units import Blocks
+from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
 MS = 10**6
@@ -309,3 +309,79 @@ def test_one_of_several_engines_tells_of_the_tenants(make_gate: Maker) -> None:
     assert [line.account for line in call.lines] == [BLOCKS, SEQUENCES]
     plain = Replica(make_gate(100), Branch("b", LEASE_NS), 0)
     assert len(plain.due(0).lines) == 2  # type: ignore[union-attr]
+
+
+def told(call: Call | None) -> int:
+    """Blocks that a call tells of as promised."""
+    assert call is not None
+    return {line.account: line.promised for line in call.lines}[BLOCKS]
+
+
+def test_while_there_is_plenty_the_bank_is_told_the_sum_of_all_peaks_and_nobody_looks_at_lengths(
+    make_gate: Callable[..., Gate], arrive: Callable[..., Arrived]
+) -> None:
+    gate, bank = make_gate(1000, policy=Policy.LEARNED), Bank()
+    replica = replica_of(gate)
+    for number in range(4):
+        event = arrive(f"r{number}", prompt=16 * 10, new=16 * 30, paced=True)
+        call = replica.call_for([event], 0)
+        if call is not None:
+            assert {line.account: line.needs for line in call.lines}[BLOCKS] == 40 * (number + 1)
+            exchange(replica, bank, call, 0)
+        (forward,) = gate.handle(event, 0)
+        assert isinstance(forward, Forward)
+    assert told(replica.due(SECOND)) == gate.ledger.peak_sum_blocks == 160
+    assert gate.learned.batch._stale  # and so it costs nothing with the requests to come
+
+
+def test_where_room_is_scarce_it_is_told_what_is_promised_by_learned_lengths(
+    make_gate: Callable[..., Gate], arrive: Callable[..., Arrived]
+) -> None:
+    gate, bank = make_gate(100, policy=Policy.LEARNED), Bank()
+    replica = replica_of(gate)
+    for number in range(2):
+        event = arrive(f"r{number}", prompt=16 * 10, new=16 * 30, paced=True)
+        exchange(replica, bank, replica.call_for([event], 0), 0)
+        gate.handle(event, 0)
+    assert gate.ledger.peak_sum_blocks == 80
+    assert told(replica.due(SECOND)) == gate.promised_blocks() < 80
+
+
+def test_one_for_whom_the_slice_is_enough_is_not_asked_for(
+    make_gate: Callable[..., Gate], arrive: Callable[..., Arrived]
+) -> None:
+    gate, bank = make_gate(100), Bank()
+    replica = replica_of(gate)
+    exchange(replica, bank, replica.call_for([arrive("first", prompt=16 * 20)], 0), 0)
+    assert not replica.lacks_slice(arrive("first", prompt=16 * 20), MS)
+    assert replica.call_for([arrive("first", prompt=16 * 20)], MS) is None
+    assert replica.lacks_slice(arrive("larger", prompt=16 * 40), MS)
+
+
+def test_one_who_fits_the_slice_by_learned_lengths_is_not_asked_for(make_gate: Maker, arrive: Arriver) -> None:
+    gate = make_gate(100, policy=Policy.LEARNED)
+    replica = replica_of(gate)
+    gate.handle(SliceChanged(Blocks(60), 256, 1000 * SECOND, Blocks(0)), 0)
+    for number in range(60):
+        gate.handle(arrive(f"short{number}", prompt=16, new=16 * 30), number * MS)
+        gate.handle(Ended(f"short{number}", Outcome.FINISHED, Tokens(2)), number * MS)
+    gate.handle(arrive("first", prompt=16 * 2, new=16 * 30), SECOND)
+    second = arrive("second", prompt=16 * 2, new=16 * 30)
+    assert gate.ledger.peak_sum_blocks + 32 > gate.ledger.capacity_blocks
+    assert not replica.lacks_slice(second, SECOND)
+    (forward,) = gate.handle(second, SECOND)
+    assert isinstance(forward, Forward)
+
+
+def test_what_changes_between_two_calls_that_are_not_urgent_is_told_by_the_next(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    gate, bank = make_gate(100), Bank()
+    replica = replica_of(gate)
+    assert isinstance(comes(replica, bank, arrive("first", prompt=16 * 20), 0), Forward)
+    exchange(replica, bank, replica.due(TIDY_NS), TIDY_NS)
+    gate.handle(Ended("first", Outcome.FINISHED), TIDY_NS + MS)
+    for passed_ms in (2, 3, 4):
+        assert replica.due(TIDY_NS + passed_ms * MS) is None
+    assert replica.next_wake_ns == 2 * TIDY_NS
+    assert line_of(replica.due(2 * TIDY_NS)).promised == 0

@@ -34,6 +34,7 @@ DEFAULTS = {
     "ledger_lost": "refuse",
     "host": "127.0.0.1",
     "port": 8800,
+    "workers": 1,
     "admin_host": "127.0.0.1",
     "admin_port": 8801,
     "tls_cert": None,
@@ -196,6 +197,14 @@ def add_flags(parser: argparse.ArgumentParser, without: frozenset[str] = frozens
         )
     if "--port" not in without:
         edge.add_argument("--port", type=int, help="default 8800; 0 takes a free one")
+    if "--workers" not in without:
+        edge.add_argument(
+            "--workers",
+            type=int,
+            metavar="N",
+            help="N processes serve the port and share the pools, for more than one core (default 1); "
+            "one admin port tells of all",
+        )
     edge.add_argument("--admin-host", help="address of metrics and state (default 127.0.0.1)")
     edge.add_argument("--admin-port", type=int, help="default 8801; 0 takes a free one")
     edge.add_argument("--max-body", metavar="SIZE", help="largest request body (default 16MiB)")

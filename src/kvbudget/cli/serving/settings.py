@@ -33,8 +33,10 @@ _LOWEST |= {
     "drain_seconds": 0,
     "slo_ttft": 0.001,
     "lease_seconds": 1,
+    "workers": 1,
 }
 _HIGHEST = 10**12
+_MOST_WORKERS = 256
 _LONGEST_API_KEY = 4096
 _LARGEST_BLOCK = 1 << 20  # tokens; the gate keeps a row as long as a block
 
@@ -148,6 +150,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
         max_prompt_logprobs_tokens=parse_length(args.max_prompt_logprobs_tokens, "--max-prompt-logprobs-tokens"),
         host=args.host,
         port=args.port,
+        workers=_workers(args),
         admin_host=args.admin_host,
         admin_port=args.admin_port,
         overload_status=args.overload_status,
@@ -185,6 +188,22 @@ def _backend_api_key(path: str | None) -> str | None:
             fix=f"one line of 1 to {_LONGEST_API_KEY} printable ASCII characters, without blanks and without `Bearer`",
         )
     return key
+
+
+def _workers(args: argparse.Namespace) -> int:
+    """How many processes. Raises BadValueError."""
+    workers: int = args.workers
+    if workers > _MOST_WORKERS:
+        raise BadValueError(
+            f"--workers: {workers} is above {_MOST_WORKERS}", fix="give as many as there are cores for the gate"
+        )
+    if workers > 1 and args.host.startswith("unix:"):
+        raise BadValueError(
+            f"--workers {workers} with --host {args.host[:100]}: the kernel spreads connections over several processes "
+            "for TCP only",
+            fix="give a TCP address, or one worker",
+        )
+    return workers
 
 
 def _proxy_protocol(listed: str | None) -> tuple[str, ...]:

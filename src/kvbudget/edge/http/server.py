@@ -35,12 +35,14 @@ async def start_server(
     on_error: ErrorBody = openai_error_body,
     tls: ssl.SSLContext | None = None,
     trusted: Trusted | None = None,
+    shared: bool = False,
 ) -> "HttpServer":
     """Listens on `host`:`port` (0: any free port), or on the Unix socket of a `host` like `unix:/run/gate.sock`.
 
     `on_error` makes the JSON of errors that never reach the app. `tls`: speak TLS with that certificate; who does not
     finish the handshake within `limits.head_s` is closed. `trusted`: from there connections begin with a PROXY header
-    (not in TLS, which would come before it). Raises OSError when the address cannot be had.
+    (not in TLS, which would come before it). `shared`: other processes listen there as well, and the kernel spreads the
+    connections over them. Raises OSError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
     server = HttpServer(app, limits, on_error, loop, trusted)
@@ -55,7 +57,7 @@ async def start_server(
         server.listen(listener)
         return server
     listener = await loop.create_server(
-        protocol, host, port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+        protocol, host, port, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s, reuse_port=shared or None
     )
     for listening in _sockets(listener):  # accepted sockets inherit these on Linux
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -48,6 +48,7 @@ class Replica:
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
         self._told: tuple[tuple[int, int], str, bool] | None = None
+        self._is_changed = False  # since that, as far as was looked
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
         self._woken = False  # while a call was under way, or too soon after one that failed
@@ -81,8 +82,12 @@ class Replica:
                 return None
             branch.failed()
             self._next_ns = now_ns
+        urgent = self.gate.queue or branch.short or self._woken
+        if self._is_changed and now_ns < self._next_ns and not urgent:
+            return None  # a call that is not urgent is made soon, and tells of whatever comes until then
         told = self._state()
         if told != self._told:
+            self._is_changed = True
             urgent = told[2] or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
         if self._woken:
@@ -208,7 +213,7 @@ class Replica:
         gate, branch = self.gate, self.branch
         ask = self._coming or self._first_waiting(now_ns)
         ledger = gate.ledger
-        blocks, sequences = gate.promised_blocks(), ledger.sequences
+        blocks, sequences = self._promised_blocks(0 if ask is None else ask.blocks), ledger.sequences
         needs_blocks, needs_sequences = int(blocks), sequences
         if ask is not None:
             needs_blocks, needs_sequences = max(blocks, ask.blocks), max(sequences, ask.sequences)
@@ -220,7 +225,7 @@ class Replica:
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
             *self._tenants(),
         ]
-        self._told = self._state()
+        self._told, self._is_changed = self._state(), False
         self._last_ns = now_ns
         self._knew_short = branch.short
         beat_ns = min(branch.lease_ns // 3, BEAT_NS)
@@ -235,6 +240,17 @@ class Replica:
         if not branch.is_lost(now_ns):  # otherwise the gate knows it by itself, or goes by a part of its own (`alone`)
             gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
+
+    def _promised_blocks(self, asked_blocks: int) -> Blocks:
+        """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned
+        lengths say of the living has to be kept up to date with every request once it was asked for, which takes a
+        third of a gate's time."""
+        ledger = self.gate.ledger
+        peaks = ledger.peak_sum_blocks
+        most = max(peaks, asked_blocks)
+        if not self.branch.short and 2 * most <= ledger.pool_blocks - self.promised_elsewhere:
+            return peaks
+        return self.gate.promised_blocks()
 
     def _first_waiting(self, now_ns: int) -> _Ask | None:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little
@@ -263,12 +279,16 @@ def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
     if not isinstance(resolved, tuple):
         return None
     footprint, peak_blocks = resolved
-    if gate.trial.room_for(event, footprint, peak_blocks, now_ns) is not None:
+    ledger = gate.ledger
+    if ledger.peak_sum_blocks + peak_blocks <= ledger.capacity_blocks and gate.promises.has_places(footprint):
+        return None  # whatever it may wait for, our slice is not it
+    is_plenty = 2 * (ledger.peak_sum_blocks + peak_blocks) <= ledger.pool_blocks - gate.promises.elsewhere_blocks
+    if not is_plenty and gate.trial.room_for(event, footprint, peak_blocks, now_ns) is not None:
         return None
     needed = gate.promises.needed_of_pool(event, footprint, peak_blocks, now_ns)
     if needed is None:
         return None
-    return _Ask(needed, gate.ledger.sequences + footprint.total_sequences, event.priority, now_ns, event.request_id)
+    return _Ask(needed, ledger.sequences + footprint.total_sequences, event.priority, now_ns, event.request_id)
 
 
 def _reserve(promised: int, limit: int) -> int:

@@ -347,8 +347,9 @@ GATE: Mapping[str, Kind] = {
     "prefix_credit": _one_of("auto", "off", "computed", "scheduled"), "learned_state": TEXT,
     "overload_status": _whole(429, 529), "ledger": TEXT, "lease_seconds": NUMBER,
     "ledger_lost": _one_of("refuse", "slice"), "host": TEXT, "port": _whole(0, 65535),
-    "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES, "drain_seconds": NUMBER, "json": SIGN,
-    "access_log": TEXT, "otlp_endpoint": TEXT, "shadow": SIGN, "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
+    "workers": _whole(1, 256), "admin_host": TEXT, "admin_port": _whole(0, 65535), "max_body": BYTES,
+    "drain_seconds": NUMBER, "json": SIGN, "access_log": TEXT, "otlp_endpoint": TEXT, "shadow": SIGN,
+    "tls_cert": TEXT, "tls_key": TEXT, "backend_ca": TEXT,
     "backend_api_key_file": TEXT, "proxy_protocol": TEXT,
 }  # fmt: skip
 _MOST_BACKENDS = 64  # each is looked at all the time, and tried for every request
