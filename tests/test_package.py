@@ -38,7 +38,7 @@ def test_the_wheel_has_the_pages_the_catalogue_the_man_page_and_completions_and_
     shared = {name.partition("/data/")[2] for name in names if "/data/" in name}
     assert {"share/man/man1/kvbudget.1", "share/bash-completion/completions/kvbudget"} <= shared
     assert not [name for name in names if name.startswith(("tests", "bench", "scripts"))]
-    assert built[0].stat().st_size < 1_500_000
+    assert built[0].stat().st_size < 1_700_000  # 470 modules, hardly any data: a stray vocabulary or picture would show
 
 
 def test_the_sdist_has_what_a_test_run_needs_and_nothing_that_was_made(built: tuple[Path, Path]) -> None:

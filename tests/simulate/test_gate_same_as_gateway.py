@@ -41,6 +41,8 @@ class Exchange:
     target = b"/v1/chat/completions"
     open = True
     errors = None
+    unseen = False
+    avoid: frozenset[str] = frozenset()
 
     def __init__(self, received_ns: int) -> None:
         self.received_ns = received_ns

@@ -13,6 +13,7 @@ from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings, start_service
+from kvbudget.edge.workers.expositions import exposition, worker_families
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.report.monitoring.files import DASHBOARDS, GROUPS
 from kvbudget.report.monitoring.gate_panels import NO_ROOM
@@ -37,7 +38,8 @@ def exported() -> dict[str, set[str]]:
             service.demand.look()
             async with httpx.AsyncClient(base_url=service.admin_url, timeout=20) as admin:
                 text = (await admin.get("/metrics")).text
-            return list(text_string_to_metric_families(text))
+            workers = exposition(worker_families([(0, True, 0)], ledger_calls=1)).decode()  # what a parent adds
+            return [*text_string_to_metric_families(text), *text_string_to_metric_families(workers)]
         finally:
             await service.close()
             await engine.close()
