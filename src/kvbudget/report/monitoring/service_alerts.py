@@ -213,7 +213,7 @@ _OWN: Final = (
               ("KvbudgetLedgerLost",)),
         "Gate g1 has not been answered by the shared ledger for a lease.",
         {"gate": "g1"},
-        (Scene("a failover takes some seconds", {'kvbudget_ledger_up{gate="g1", instance="e1"}': "1x5 0 1x20"}, "15m"),),
+        (Scene("a failover takes some time", {'kvbudget_ledger_up{gate="g1", instance="e1"}': "1x5 0 1x20"}, "15m"),),
     ),
     Alert(
         "KvbudgetWorkerDown",
@@ -223,7 +223,7 @@ _OWN: Final = (
         2,
         "Worker {{ $labels.worker }} of gate {{ $labels.gate }} does not serve.",
         "The others take all connections; what it had promised is theirs again.",
-        "Free: the gate's log says how it ended; it is started again with growing pauses (kvbudget_worker_restarts_total).",
+        "Free: the gate's log says how it ended; it is started again with growing pauses.",
         Scene("it ends at every start", {'kvbudget_worker_up{gate="g1", worker="1"}': "1x5 0x20",
                                          'kvbudget_worker_up{gate="g1", worker="0"}': "1x25"}, "15m",
               ("KvbudgetWorkerDown",)),
