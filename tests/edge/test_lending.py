@@ -202,6 +202,11 @@ def test_a_ledger_that_does_not_answer_for_a_lease_means_503_and_then_all_is_wel
         assert refused.headers["retry-after"]
         assert "ledger" in refused.json()["error"]["message"]
         assert stand.gates[0].gateway.metrics.ledger_errors > 0
+        # The other one had no request since: it knows as well.
+        await stand.until(lambda: stand.gates[1].gate.ledger_lost)
+        async with httpx.AsyncClient(base_url=stand.gates[1].admin_url) as admin:
+            answer = await admin.get("/ready")
+        assert (answer.status_code, answer.json()["problem"]) == (503, "the shared ledger does not answer")
         stand.ledger.away = False
         await stand.until(lambda: not stand.gates[0].gate.ledger_lost)
         assert (await stand.chat(0)).status_code == 200

@@ -110,7 +110,6 @@ def test_an_external_processor_alone_needs_no_ledger(home: Path) -> None:
 # What it says is understood by the gate
 
 
-
 def containers(found: list[Manifest]) -> list[tuple[str, Manifest]]:
     """(Command, container) of all that run kvbudget."""
     made = []

@@ -278,6 +278,7 @@ def _ready(service: "GateService") -> dict[str, object]:
         "max_num_seqs": service.gate.config.max_num_seqs,
         "policy": service.gate.config.policy.value,
         "counter": service.reception.counter.name,
+        "ledger": service.ledger_address or "memory",
         "instances": [_chosen(instance) for instance in service.instances],
     }
 
@@ -295,9 +296,10 @@ def _told_ready(ready: Mapping[str, Any]) -> str:
     body = json.dumps({"model": model} | ask if model else ask)
     verb = "is ready" if ready["backend_up"] else "listens"
     processes = f"\n  {ready['workers']} worker processes share port and pool" if "workers" in ready else ""
+    shared = "" if ready["ledger"] == "memory" or "workers" in ready else f"  ledger: {ready['ledger']}, shared\n"
     return (
         f"kvbudget {verb}: gate {gate} before {urls_of(ready)}, admin {admin}{processes}\n"
-        f"  engine: {state_of(ready)}\n"
+        f"  engine: {state_of(ready)}\n{shared}"
         f"  try it: curl {gate}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
         f"  look:   curl {admin}/v1/state\n"
         f"  pages:  {page_of(admin)} in a browser"

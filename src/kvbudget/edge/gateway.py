@@ -437,6 +437,7 @@ class Gateway:
     def ledger_failed(self) -> None:
         """The ledger that several gates share did not answer."""
         self.metrics.ledger_errors += 1
+        self.metrics.ledger_call_failures += 1
 
     def log_uncounted(
         self, exchange: Exchange, identity: Identity, outcome: Outcome | Refusal, status: int | None

@@ -14,7 +14,7 @@ from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Call
-from kvbudget.gate.events import Arrived, Event
+from kvbudget.gate.events import Arrived, Event, Tick
 from kvbudget.gate.fleet.member import Member
 from kvbudget.units import Blocks
 
@@ -184,7 +184,11 @@ class Lending:
         if not self._fails:
             self._fails = True
             log.error("the ledger of %s: %s", self._member.name, error)
-        if self.replica.branch.is_lost(now_ns) and self._alone_if_lost:
+        if not self.replica.branch.is_lost(now_ns):
+            return
+        if not self._alone_if_lost:
+            self._borrower.push_at(self._member, Tick())  # an idle gate hears of nothing else
+        else:
             if not self._is_alone:
                 self._is_alone = True
                 log.warning("%s: without a ledger, this gate goes by an equal part of the pool", self._member.name)

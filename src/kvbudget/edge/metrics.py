@@ -100,6 +100,7 @@ class GateMetrics(Collector):
         self.token_drift = 0
         self.retries = 0
         self.ledger_errors = 0
+        self.ledger_call_failures = 0  # of those, calls of a shared ledger
         # Blocks that refused requests would have been promised, times the new tokens they asked for (`edge.demand`).
         self.refused_block_tokens = 0
 
@@ -152,4 +153,9 @@ class GateMetrics(Collector):
             "kvbudget_ledger_errors",
             "Calls of a shared ledger that failed; and misuses of our own, each of which is a bug.",
             self.ledger_errors,
+        )
+        yield CounterMetricFamily(
+            "kvbudget_ledger_call_failures",
+            "Calls of a shared ledger that failed: not reached, no answer in time, or refused.",
+            self.ledger_call_failures,
         )

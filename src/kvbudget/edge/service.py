@@ -206,6 +206,11 @@ class GateService:
         instance.found_up = self._heed_contexts
 
     @property
+    def ledger_address(self) -> str | None:
+        """Where the ledger is that other gates share, without a password; None: there is none."""
+        return None if self._ledger is None else self._ledger.store.address
+
+    @property
     def url(self) -> str:
         """Address of the data plane."""
         assert self._data_plane is not None  # noqa: S101 - only a started service is handed out

@@ -93,7 +93,8 @@ def store_from_url(
         from kvbudget.edge.bank.redis_store import RedisStore
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            f"--ledger {address.shown}: {error.name} is not installed", fix="pip install 'kvbudget[redis]'"
+            f"--ledger {address.shown}: {error.name} is not installed",
+            fix="pip install 'kvbudget[redis]' (in a checkout: '.[redis]')",
         ) from None
     return RedisStore(address, timeout_s=min(lease_ns / 8e9, _LONGEST_TIMEOUT_S), woken=woken)
 

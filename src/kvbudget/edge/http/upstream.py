@@ -53,7 +53,7 @@ class UpstreamError(KvbudgetError):
     code = "upstream_failed"
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message, fix="check that the engine runs and that its address is right")
+        super().__init__(message, fix="check that the server runs and that its address is right")
         self.kind = kind
 
 

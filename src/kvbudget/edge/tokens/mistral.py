@@ -39,7 +39,7 @@ class MistralCounter:
         except ImportError as error:
             raise BadConfigError(
                 f"{folder} holds a tokenizer of Mistral's own form, and mistral-common is not installed ({error})",
-                fix="pip install 'kvbudget[mistral]', or --tokenizer engine",
+                fix="pip install 'kvbudget[mistral]' (in a checkout: '.[mistral]'), or --tokenizer engine",
             ) from None
         file = mistral_file(folder)
         if file is None:

@@ -128,7 +128,8 @@ _OWN: Final = (
         "KvbudgetLedgerErrors",
         "gate",
         Severity.CRITICAL,
-        "sum by (gate) (increase(kvbudget_ledger_errors_total[10m])) > 0",
+        "sum by (gate) (increase(kvbudget_ledger_errors_total[10m])) > 0\n"
+        "unless sum by (gate) (increase(kvbudget_ledger_call_failures_total[10m])) > 0",
         0,
         "Gate {{ $labels.gate }} caught {{ $value | printf \"%.0f\" }} misuse(s) of its ledger within 10 minutes.",
         "A reservation was ended twice, or never made: a bug. What is promised may be wrong from now on.",
@@ -137,7 +138,12 @@ _OWN: Final = (
               "12m", ("KvbudgetLedgerErrors",)),
         "Gate g1 caught 1 misuse(s) of its ledger within 10 minutes.",
         {"gate": "g1"},
-        (Scene("that was long ago", {'kvbudget_ledger_errors_total{gate="g1", instance="g1"}': "0 1x60"}, "40m"),),
+        (
+            Scene("that was long ago", {'kvbudget_ledger_errors_total{gate="g1", instance="g1"}': "0 1x60"}, "40m"),
+            Scene("a shared ledger did not answer",
+                  {'kvbudget_ledger_errors_total{gate="g1", instance="g1"}': "0x10 5x20",
+                   'kvbudget_ledger_call_failures_total{gate="g1", instance="g1"}': "0x10 5x20"}, "12m"),
+        ),
     ),
     Alert(
         "KvbudgetSlowGate",
@@ -148,7 +154,7 @@ _OWN: Final = (
         "One of a hundred requests spends over {{ $value | humanizeDuration }} inside gate {{ $labels.gate }}, without"
         " the queue.",
         "Counting tokens or the process itself is short of CPU.",
-        "Free: compare with kvbudget_count_seconds; fastokens is faster than the engine's /tokenize; a second gate.",
+        "Free: compare with kvbudget_count_seconds; fastokens is faster than the engine's /tokenize; --workers N.",
         Scene("a fifth takes up to half a second", _overhead(80, 0, 0, 20, 0), "30m",
               ("KvbudgetSlowGate",)),
         "One of a hundred requests spends over 487.5ms inside gate g1, without the queue.",
