@@ -202,6 +202,9 @@ def test_a_ledger_that_does_not_answer_for_a_lease_means_503_and_then_all_is_wel
         assert refused.headers["retry-after"]
         assert "ledger" in refused.json()["error"]["message"]
         assert stand.gates[0].gateway.metrics.ledger_errors > 0
+        began = time.monotonic()
+        assert {answer.status_code for answer in [await stand.chat(0) for _ in range(5)]} == {503}
+        assert time.monotonic() - began < 2.0  # nobody is held for a ledger that does not answer
         # The other one had no request since: it knows as well.
         await stand.until(lambda: stand.gates[1].gate.ledger_lost)
         async with httpx.AsyncClient(base_url=stand.gates[1].admin_url) as admin:

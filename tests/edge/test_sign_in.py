@@ -1,5 +1,6 @@
 """Signing in at the admin port in a browser: the token once, then a cookie; nothing that another site could use."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,18 @@ def test_guessing_is_slow_and_the_right_token_waits_as_well(play: Play) -> None:
             assert 1 <= int(limited.headers["retry-after"]) <= 10
             right = {"authorization": "Bearer s3cret"}
             assert (await browser.get("/v1/state", headers=right)).status_code == 200
+
+    play(scene, serve=TOKEN)
+
+
+def test_guesses_that_come_all_at_once_are_no_more(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        many = admin_sessions.PEER_TRIES + 20
+        limits = httpx.Limits(max_connections=many)
+        async with httpx.AsyncClient(base_url=stand.service.admin_url, limits=limits) as browser:
+            guesses = [browser.post("/login", json={"token": "no"}) for _ in range(many)]
+            answers = [answer.status_code for answer in await asyncio.gather(*guesses)]
+        assert sorted(answers) == [403] * admin_sessions.PEER_TRIES + [429] * 20
 
     play(scene, serve=TOKEN)
 

@@ -68,6 +68,12 @@ class Tries:
         bucket.take(now_ns)
         self._all.take(now_ns)
 
+    def was_right(self, peer: str) -> None:
+        """What was counted as wrong was the token."""
+        for bucket in (self._all, self._peers.get(peer)):
+            if bucket is not None:
+                bucket.give()
+
 
 class _Bucket:
     """So many at once, and one more every `again_ns`."""
@@ -87,6 +93,10 @@ class _Bucket:
     def take(self, now_ns: int) -> None:
         free_ns = now_ns if self._free_ns is None else max(now_ns, self._free_ns)
         self._free_ns = free_ns + self._again_ns
+
+    def give(self) -> None:
+        if self._free_ns is not None:
+            self._free_ns -= self._again_ns
 
 
 def _hash(secret: str) -> bytes:

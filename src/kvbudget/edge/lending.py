@@ -107,7 +107,7 @@ class Lending:
 
     def asks_first(self, event: Arrived, then: Callable[[], None]) -> bool:
         """Whether the ledger is asked for more before one that comes is given to the gate; `then` follows."""
-        if self._closed:
+        if self._closed or self._member.gate.ledger_lost:  # then it is refused at once
             return False
         replica = self.replica
         if self._next or (replica.is_calling and replica.lacks_slice(event, self._now_ns())):
@@ -198,7 +198,7 @@ class Lending:
         coming, self._coming = self._coming, []
         for _, then in coming:
             then()
-        if not self._next or self.replica.is_calling:
+        if not self._next or (self.replica.is_calling and not self._member.gate.ledger_lost):
             return
         coming, self._next = self._next, []
         call = None if self._closed else self.replica.call_for([event for event, _ in coming], self._now_ns())

@@ -63,10 +63,11 @@ class SignIn:
             answer = as_json({"error": f"too many wrong tokens; try again in {seconds} s"}, 429)
             answer.headers["retry-after"] = str(seconds)
             return answer
+        self._tries.was_wrong(peer)  # until shown otherwise: while the body comes, others of this address come too
         token = await _token_in(request)
         if not self.is_token(token):
-            self._tries.was_wrong(peer)
             return as_json({"error": "this is not the token (KVBUDGET_ADMIN_TOKEN of the gate)"}, 403)
+        self._tries.was_right(peer)
         answer = as_json({"signed_in": True})
         self._set(answer, request, self._sessions.begin(), LONGEST_NS // 10**9)
         return answer

@@ -69,6 +69,8 @@ def test_an_s_means_tls(url: str) -> None:
         ("", "no such kind"),
         ("redis://", "no HOST:PORT"),
         ("redis://h:0", "no HOST:PORT"),
+        ("redis://127.0.0.1:1:2/0", "no HOST:PORT"),
+        ("redis://[::1/0", "no HOST:PORT"),
         ("redis://h:65536", "no HOST:PORT"),
         ("redis://h:x", "no HOST:PORT"),
         ("redis://h/x", "database 'x' is no number"),

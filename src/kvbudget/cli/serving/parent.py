@@ -100,12 +100,16 @@ class _Parent:
             server = await start_asgi(access, settings.admin_host, settings.admin_port)
             await self._crew.start()
             self._demand.start()
+            watching = asyncio.create_task(self._asking.watch(), name="watch workers")
+            self._tasks.add(watching)
             if not stop.is_set():
                 self._tell_ready(server.url)
             await stop.wait()
             print("draining; once more to stop at once", file=sys.stderr, flush=True)
             clean = await self._crew.finish(self._args.drain_seconds)
         finally:
+            for task in self._tasks:
+                task.cancel()
             await self._demand.close()
             await self._crew.close()
             self._asking.close()

@@ -185,8 +185,10 @@ def _host(what: str, text: str, port: int) -> tuple[str, int]:
     host, separator, given = text.rpartition(":")
     if not separator or given.endswith("]"):
         host, given = text, ""
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or len(host) > 253 or (given and not (given.isdecimal() and 0 < int(given[:6]) < 65536)):
+    bracketed = host[:1] == "[" and host[-1:] == "]"
+    host = host[1:-1] if bracketed else host
+    is_host = 0 < len(host) <= 253 and not set(host) & set("[]") and (bracketed or ":" not in host)
+    if not is_host or (given and not (given.isdecimal() and 0 < int(given[:6]) < 65536)):
         raise BadValueError(f"{what}: {printable(text, 60)!r} is no HOST:PORT", fix=_FIX)
     return host, int(given or port)
 

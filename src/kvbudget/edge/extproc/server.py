@@ -18,6 +18,7 @@ from kvbudget.errors import BadValueError
 log = logging.getLogger("kvbudget.extproc")
 
 _SWEEP_S: Final = 1.0
+_SETTLE_S: Final = 1.0  # for a message that is on its way when its stream ends
 _MESSAGE_SLACK: Final = 1 << 20  # a message is its body and little more
 _PEER_DEAD_MS: Final = 20_000  # a data plane whose machine is gone says nothing; its requests end when a ping fails
 
@@ -43,6 +44,7 @@ class Call:
             while True:
                 data = await context.read()
                 if data is aio.EOF:
+                    await self.settle()
                     return
                 self._inline = True
                 try:
@@ -56,6 +58,7 @@ class Call:
                 raise  # by the peer, or by the server that stops
             self._task.uncancel()
         if self._reset:
+            await self.settle()
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the request was ended by the gate")
 
     def send(self, message: bytes) -> None:
@@ -69,6 +72,11 @@ class Call:
         if self._reset is None and self._task is not None:
             self._reset = reset
             self._task.cancel()
+
+    async def settle(self) -> None:
+        """Until no message is on its way: gRPC takes no status while one is."""
+        if self._writer is not None and not self._writer.done():
+            await asyncio.wait([self._writer], timeout=_SETTLE_S)
 
     async def _flush(self) -> None:
         outbox, write = self._outbox, self._context.write
@@ -152,6 +160,7 @@ class GrpcServer:
         except ProtocolError as error:
             processor.counts.protocol_errors += 1
             log.warning("a peer broke the protocol: %s", error)
+            await call.settle()
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             self._streams.discard(stream)

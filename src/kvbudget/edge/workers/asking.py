@@ -1,6 +1,7 @@
 """How the parent asks its workers: each has its control plane on a Unix socket of its own."""
 
 import asyncio
+import logging
 import os
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,10 @@ from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
 from kvbudget.edge.workers.crew import Crew, Worker
 
 _ANSWER_S: Final = 5.0
+_WATCH_S: Final = 2.0
+_SILENT_TIMES: Final = 3  # 20 s: a worker that is only busy answers within that
+
+log = logging.getLogger("kvbudget.workers")
 _JSON: Final = [(b"content-type", b"application/json")]
 
 
@@ -56,6 +61,19 @@ class Asking:
     async def post_to(self, worker: Worker, target: str, body: bytes) -> Said:
         """Tell one."""
         return await self._ask(worker, "POST", target, body)
+
+    async def watch(self) -> None:
+        """For ever: kills who hangs, so that another takes its place; connections would come to it all the same."""
+        silent: dict[int, int] = {}  # by pid: how often in a row
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            up = [(one, one.pid) for one in self.crew.workers if one.is_up]
+            said = await asyncio.gather(*[self._ask(one, "GET", "/health", b"") for one, _ in up])
+            silent = {pid: silent.get(pid, 0) + 1 for (_, pid), told in zip(up, said, strict=True) if not told.status}
+            for one, pid in up:
+                if silent.get(pid, 0) >= _SILENT_TIMES and one.pid == pid:
+                    log.error("worker %d hangs; it is killed", one.number)
+                    self.crew.kill(one)
 
     def close(self) -> None:
         """End the connections."""

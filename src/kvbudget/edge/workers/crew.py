@@ -93,6 +93,10 @@ class Crew:
             else:
                 _signal(one, signum)
 
+    def kill(self, worker: Worker) -> None:
+        """One that hangs; another is started."""
+        _signal(worker, signal.SIGKILL)
+
     def hurry(self) -> None:
         """Each ends at once, as if its parent were gone. A second signal would not do: one that is not taken yet
         swallows it."""

@@ -44,5 +44,6 @@ function wanted() {
 
 function goOn() {
   const next = wanted();
-  location.replace(`${next.pathname}${next.search}${location.hash}`);
+  next.hash = location.hash;
+  location.replace(next.href); // not its path: that of /.//other.site is an address of another site
 }
