@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvbudget.diagnose.compute import compute_bound
 from kvbudget.diagnose.sequences import over_provisioned, seqs_full
 from windows import pool_of, symptoms
 
@@ -46,6 +47,17 @@ def test_a_queue_that_grows_while_the_same_number_runs_is_inferred_too(waiting: 
     s = seqs_full(symptoms(usage=0.3, running=10, waiting=waiting))
     assert (s is not None) is found
     assert s is None or s.sure.level == "low"
+
+
+@pytest.mark.parametrize("running", [(4, 4, 4, 3, 4, 4), (4, 4, 4, 4, 4, 3), (4, 4, 4, 4, 4, 0)])
+def test_a_place_that_stood_empty_between_two_steps_is_no_number_that_moves(running: tuple[int, ...]) -> None:
+    """Of six looks at a real vLLM, one fell upon the step at whose end a request had left (max_num_seqs 4)."""
+    s = symptoms(looks=6, usage=0.25, running=running, waiting=11, prompt_tokens=600.0, generation_tokens=4_000.0)
+    found = seqs_full(s)
+    assert found is not None
+    assert "4 run, which is max_num_seqs" in found.message
+    assert "at nearly every look of 6" in found.sure.why
+    assert compute_bound(s) is None
 
 
 def test_a_told_limit_needs_no_usage_and_holds_up_to_a_full_pool() -> None:

@@ -56,3 +56,17 @@ def test_a_single_look_stands_still_for_nobody() -> None:
     assert symptoms(looks=2, running=256).pinned
     assert not symptoms(looks=2, running=0).pinned
     assert not symptoms(looks=2, running=(256, 255)).pinned
+
+
+def test_one_look_of_several_may_fall_between_an_end_and_the_next_step() -> None:
+    for running, pinned in (
+        ((4, 4, 3, 4, 4, 4), True),
+        ((4, 4, 4, 4, 4, 0), True),
+        ((4, 3, 4, 4), True),
+        ((4, 3, 4, 3, 4, 4), False),
+        ((4, 3, 4), False),
+        ((5, 4, 4, 4, 4, 4), False),
+    ):
+        s = symptoms(looks=len(running), running=running)
+        assert (s.pinned, s.still) == (pinned, False)
+    assert symptoms(looks=6, running=4).still

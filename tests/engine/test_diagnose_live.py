@@ -170,7 +170,7 @@ def test_sequences_run_out_before_the_pool(
     diagnosed: Callable[[Engine, Load | None], dict[str, Any]],
     emptied: Callable[[Engine], None],
 ) -> None:
-    told = diagnosed(narrow, Load(16, prompt=64, output=400, until="num_requests_waiting", by=8))
+    told = diagnosed(narrow, Load(16, prompt=64, output=900, until="num_requests_waiting", by=8))
     assert told["verdict"] == "seqs_full", told
     emptied(narrow)
 

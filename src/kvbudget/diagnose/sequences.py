@@ -28,14 +28,14 @@ def seqs_full(s: Symptoms) -> Finding | None:
     if sure is None:
         return None
     last, limit = s.last, s.max_num_seqs or s.running_high or 0
-    usage = last.usage
+    running, usage = (s.running_high or 0, s.usage_high) if s.pinned else (last.running or 0, last.usage)
     room = None if not usage else int(limit * FULL / usage + _EXACT)
     more = min(room, 2 * limit) if room is not None and room > limit else None
     told = "" if s.max_num_seqs is not None else " (inferred: it is not exported; tell it with --max-num-seqs)"
     return Finding(
         code="seqs_full",
         severity=Severity.CRITICAL,
-        message=f"{last.running:,} run, which is max_num_seqs{told}, and {last.for_room or last.waiting:,} wait, while"
+        message=f"{running:,} run, which is max_num_seqs{told}, and {last.for_room or last.waiting:,} wait, while"
         f" {_share(usage)} of the pool is in use: places are full, not the pool",
         evidence=s.evidence(
             waiting_for_room_requests=last.for_room,
@@ -75,7 +75,7 @@ def seqs_full(s: Symptoms) -> Finding | None:
 
 def _limit_reached(s: Symptoms) -> Sure | None:
     last, high = s.last, s.running_high
-    if not last.running or not high or not last.for_room or s.happened("preemptions"):
+    if not (last.running or s.pinned) or not high or not last.for_room or s.happened("preemptions"):
         return None
     if s.max_num_seqs is not None:
         full = s.holds(lambda look: (look.running or 0) >= _limit(s) * 0.98 and bool(look.for_room))
@@ -95,13 +95,14 @@ def _limit_reached(s: Symptoms) -> Sure | None:
 def _inferred(s: Symptoms, high: int) -> Sure | None:
     """What the numbers running and waiting say of a limit that nobody tells, of an engine with free blocks."""
     last = s.last
-    usual = high in USUAL_LIMITS and (last.running or 0) >= _HARDLY_BELOW * high
+    at = "at every look" if s.still else "at nearly every look"
+    usual = high in USUAL_LIMITS and (s.pinned or (last.running or 0) >= _HARDLY_BELOW * high)
     if s.pinned and usual:
-        return Sure("medium", f"exactly {high} run at every look, a usual limit, with a queue and free blocks")
+        return Sure("medium", f"exactly {high} run {at}, a usual limit, with a queue and free blocks")
     if usual:
         return Sure("low", f"{high} is a usual limit, but it was not seen to stand still")
     if s.pinned and s.always(lambda look: bool(look.for_room)):
-        return Sure("low", f"the same number runs at every look of {len(s.looks)}, with a queue and free blocks")
+        return Sure("low", f"the same number runs {at} of {len(s.looks)}, with a queue and free blocks")
     if s.pinned and (last.for_room or 0) >= _GREW and s.waiting_rise >= _GREW:
         return Sure("low", f"a queue grew beside free blocks, and still the same number runs ({high})")
     return None

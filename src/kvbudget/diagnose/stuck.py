@@ -73,7 +73,7 @@ def _stands_still(s: Symptoms) -> Sure | None:
         return Sure("medium", "running and deferred take every place together, and nothing is computed (vllm#53130)")
     if last.usage is None or s.by_reason("rejected"):
         return None
-    still = s.pinned and not s.waiting_rise and s.usage_rise == 0 and bool(last.for_room)
+    still = s.still and not s.waiting_rise and s.usage_rise == 0 and bool(last.for_room)
     if still and s.window_s is not None and s.window_s >= _SURELY_S:
         return Sure("medium", "every gauge and every counter stands still, with requests in every place")
     return None

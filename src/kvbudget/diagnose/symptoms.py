@@ -12,6 +12,9 @@ from kvbudget.engines.window import Counts, Distribution, EngineWindow, Gauges
 # Of more looks than two, the share in which something has to be seen, or the last: what was over before is over.
 _OFTEN = 1 / 3
 _FEW_LOOKS = 2
+# The same of a number that stands: the share of looks at it, where there are enough of them for one to be by chance.
+_NEARLY_ALL = 3 / 4
+_FEW_PINNED = 3
 # Less is 0: what is divided by it would be no number any more.
 _NO_SHARE, _NO_TIME_S = 1e-9, 1e-3
 
@@ -91,8 +94,20 @@ class Symptoms:
 
     @property
     def pinned(self) -> bool:
+        """Whether the most that ran did so at every look, of several; of more than three at three quarters of them.
+
+        A look may fall between the step that ends a request and the one that gives its place to the next.
+        """
+        high = self.running_high
+        if not high or not self.several:
+            return False
+        at_high = sum(look.running == high for look in self.looks)
+        return at_high >= (_NEARLY_ALL * len(self.looks) if len(self.looks) > _FEW_PINNED else len(self.looks))
+
+    @property
+    def still(self) -> bool:
         """Whether the same number ran at every look, of several, and it was not none."""
-        return self.several and bool(self.running_high) and self.running_high == self.running_low
+        return self.pinned and self.running_high == self.running_low
 
     @property
     def waiting_rise(self) -> int:
