@@ -112,7 +112,7 @@ def put_into(known: Mapping[str, str], parser: argparse.ArgumentParser, summary:
     """Headings, what the command does and what each flag means; a text that is not `known` stays."""
     parser.description = known.get(summary, parser.description)
     parser.usage = known.get(parser.usage or "", parser.usage)
-    parser.epilog = known.get(parser.epilog or "") or _in_chinese(known, parser.epilog or "")
+    parser.epilog = _in_chinese(known, parser.epilog or "")
     for group in parser._action_groups:
         group.title = known.get(group.title or "", group.title)
     for action in parser._actions:

@@ -59,10 +59,7 @@ def admin_app(
 
     async def ready(_: Request) -> Response:
         admission = gateway.admission
-        problem = "" if admission.backend_up else problem_of(gateway) or "engine down"
-        members = gateway.fleet.members
-        if not problem and members and all(member.gate.ledger_lost for member in members):
-            problem = "the shared ledger does not answer"
+        problem = "" if gateway.fleet.backend_up else problem_of(gateway) or "engine down"
         problem = "draining" if admission.draining else problem
         return JSONResponse({"ready": not problem, "problem": problem}, status_code=503 if problem else 200)
 

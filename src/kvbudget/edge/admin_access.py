@@ -7,7 +7,6 @@ but /health and /ready, which probes read, and the page to sign in. Who has only
 pages alone.
 """
 
-import hashlib
 import ipaddress
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kvbudget.edge.admin_sessions import hashed
 from kvbudget.edge.sign_in import PATHS, SignIn, from_own_page, is_json, to_sign_in
 from kvbudget.edge.web.pages import SESSION
 
@@ -32,7 +32,7 @@ class AdminAccess:
     ) -> None:
         self._app = app
         self._loopback = is_loopback(host)
-        self._sign_in = None if token is None else SignIn(hashlib.sha256(token.encode()).digest(), now_ns)
+        self._sign_in = None if token is None else SignIn(hashed(token), now_ns)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 401 or 403, or lets the app answer."""

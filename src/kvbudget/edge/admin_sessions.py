@@ -26,14 +26,14 @@ class Sessions:
     def begin(self) -> str:
         """A new one: what the browser has to show from now on."""
         secret = secrets.token_urlsafe(32)
-        self._until_ns[_hash(secret)] = self._now_ns() + LONGEST_NS
+        self._until_ns[hashed(secret)] = self._now_ns() + LONGEST_NS
         if len(self._until_ns) > MOST_SESSIONS:
             self._until_ns.popitem(last=False)
         return secret
 
     def holds(self, secret: str) -> bool:
         """Whether it was begun and is not over. Found by its hash, so that time tells nothing of the secret."""
-        until_ns = self._until_ns.get(_hash(secret))
+        until_ns = self._until_ns.get(hashed(secret))
         if until_ns is not None and until_ns <= self._now_ns():
             self.end(secret)
             until_ns = None
@@ -41,7 +41,7 @@ class Sessions:
 
     def end(self, secret: str) -> None:
         """It is over; nothing happens if it was."""
-        self._until_ns.pop(_hash(secret), None)
+        self._until_ns.pop(hashed(secret), None)
 
 
 class Tries:
@@ -99,5 +99,6 @@ class _Bucket:
             self._free_ns -= self._again_ns
 
 
-def _hash(secret: str) -> bytes:
+def hashed(secret: str) -> bytes:
+    """What a secret is kept as."""
     return hashlib.sha256(secret.encode(errors="replace")).digest()

@@ -8,9 +8,6 @@ gauge ends at 1. A client that comes again after a refusal counts again.
 Looked at every few seconds by a task of its own; the data path only adds one number to another per refusal.
 """
 
-import asyncio
-import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -21,10 +18,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from kvbudget.diagnose.forecast.forecaster import Forecast, Forecaster
 from kvbudget.diagnose.forecast.interval import NOMINAL
 from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.repeated import Repeated
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.prospect import free_blocks_in
-
-log = logging.getLogger("kvbudget.demand")
 
 SCHEMA = "kvbudget.live_forecast/1"
 EVERY_S = 5.0
@@ -121,32 +117,19 @@ class DemandWatch:
     def __init__(self, gateway: Gateway, now_ns: Callable[[], int], *, every_s: float = EVERY_S) -> None:
         self._gateway = gateway
         self._now_ns = now_ns
-        self._every_s = every_s
+        self._looking = Repeated("demand", self.look, every_s, "demand could not be looked at", at_once=False)
         self._watched: list[_OfMember] = []
         self._heed_members()
         self._minute = now_ns() // _NS_PER_MINUTE
         self._refused_before = gateway.metrics.refused_block_tokens
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look every few seconds from now on, until `close`."""
-        self._task = asyncio.create_task(self._watch(), name="demand")
+        self._looking.start()
 
     async def close(self) -> None:
         """May be called in any state."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            try:
-                self.look()
-            except Exception:  # a forecast must never be why a gate is not watched any more
-                log.exception("demand could not be looked at")
+        await self._looking.close()
 
     def _heed_members(self) -> None:
         """Some may have come or gone."""

@@ -88,7 +88,7 @@ class RelayEnds:
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.record is not None and flow.record.trace is not None:
-            failure = None if ended is _DONE and not flow.lost else ended.value
+            failure = None if done else ended.value
             prompt_tokens = usage.prompt_tokens if usage is not None else None
             flow.record.trace.over(gateway.now_ns(), end.status, failure, prompt_tokens)
         if flow.unreported_events:

@@ -53,12 +53,16 @@ def problem_of(gateway: Gateway) -> str:
     if not told:
         return gateway.backend.facts.problem
     if len(told) == 1 and not told[0][0].leaving:
-        return told[0][1]
+        return told[0][1] or _ledger_lost(told[0][0])
     return "; ".join(f"{member.name}: {_out_of_service(member) or why}" for member, why in told)
 
 
 def _out_of_service(member: Member) -> str:
-    return "leaving" if member.leaving else "drained" if member.draining else ""
+    return "leaving" if member.leaving else "drained" if member.draining else _ledger_lost(member)
+
+
+def _ledger_lost(member: Member) -> str:
+    return "the shared ledger does not answer" if member.gate.ledger_lost else ""
 
 
 def instances_of(gateway: Gateway, now_ns: int) -> list[dict[str, object]]:

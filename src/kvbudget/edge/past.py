@@ -4,9 +4,6 @@ In memory, bounded, whoever looks: so that a page that is opened now shows what 
 misses nothing. The data path only adds one row to the requests when one is over.
 """
 
-import asyncio
-import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,9 +11,8 @@ from typing import NamedTuple
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.instances_api import held_blocks
 from kvbudget.edge.recent import KEPT_NS, Recent
+from kvbudget.edge.repeated import Repeated
 from kvbudget.gate.fleet.member import Member
-
-log = logging.getLogger("kvbudget.past")
 
 EVERY_S = 5.0  # while nobody watches; who watches looks once a second
 _CLOSEST_NS = 900_000_000  # between two looks, however many watch
@@ -43,22 +39,17 @@ class Past:
         self.recent = gateway.access_log = Recent(gateway.access_log)
         self._gateway = gateway
         self._now_ns = now_ns
-        self._every_s = every_s
+        self._looking = Repeated("past", self.look, every_s, "the pools could not be looked at")
         self._points: dict[str, deque[Point]] = {}
         self._looked_ns: int | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look from now on, until `close`."""
-        self._task = asyncio.create_task(self._keep_looking(), name="past")
+        self._looking.start()
 
     async def close(self) -> None:
         """May be called in any state."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._looking.close()
 
     def look(self) -> None:
         """Remember how it stands, unless that was done just now."""
@@ -92,11 +83,3 @@ class Past:
             free_blocks=gate.free_blocks(),
             waiting=len(gate.queue),
         )
-
-    async def _keep_looking(self) -> None:
-        while True:
-            try:
-                self.look()
-            except Exception:  # what is remembered must never be why nothing is remembered any more
-                log.exception("the pools could not be looked at")
-            await asyncio.sleep(self._every_s)

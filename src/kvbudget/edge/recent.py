@@ -5,7 +5,6 @@ that what reads a log as a trace reads them as well; they are written out only w
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvbudget.edge.access_log import Record, RequestLog, iso_time
@@ -51,13 +50,11 @@ class Recent:
             self.inner.ended(record, outcome, status, now_ns, output, cached)
         self._keep(record, outcome, output)
 
-    def rows(self, now_ns: int) -> Iterator[dict[str, object]]:
-        """Those that arrived within the last quarter of an hour, in the order of their ends."""
-        for row in list(self._rows):
-            if now_ns - row.since_ns <= KEPT_NS:
-                told: dict[str, object] = row._asdict()
-                del told["since_ns"]
-                yield {"time": iso_time(row.since_ns), **told}
+    def rows(self, now_ns: int, most: int = MOST_ROWS) -> list[dict[str, object]]:
+        """Those that arrived within the last quarter of an hour, in the order of their ends; the last of them if they
+        are more than `most`."""
+        kept = [row for row in self._rows if now_ns - row.since_ns <= KEPT_NS][-most:]
+        return [_told(row) for row in kept]
 
     def _keep(self, record: Record, outcome: Outcome, output: int | None) -> None:
         if record.prompt_tokens is None:
@@ -76,3 +73,9 @@ class Recent:
                 None if admitted is None else admitted.max_new_tokens,
             )
         )
+
+
+def _told(row: Row) -> dict[str, object]:
+    told: dict[str, object] = row._asdict()
+    del told["since_ns"]
+    return {"time": iso_time(row.since_ns), **told}

@@ -22,6 +22,7 @@ from kvbudget.edge.discovery.discovery import Discovery, discovery_of
 from kvbudget.edge.discovery.nowhere import nowhere
 from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.http.address import host_port
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import start_server
@@ -177,16 +178,15 @@ class GateService:
         identities = Identities(self_id, settings.gate.tenants, settings.gate.classes, KeyRing(settings.keys))
         logprobs = PromptLogprobs(Tokens(settings.max_prompt_logprobs_tokens))
         self.reception = Reception(self.gateway, self._counter(), identities, logprobs)
+        lease_ns = int(settings.lease_seconds * 1e9)
         if store is None and settings.ledger != "memory":
-            lease_ns = int(settings.lease_seconds * 1e9)
             store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
         self._ledger = None if store is None else SharedLedger(
-            store, settings.lease_seconds, self.gateway, self.gateway.lendings, time.monotonic_ns,
+            store, lease_ns, self.gateway, self.gateway.lendings, time.monotonic_ns,
             alone_if_lost=settings.ledger_lost == "slice",
         )  # fmt: skip
         for instance in self.instances:
             self._adopt(instance)
-        self.use_api_keys()
         self.discovery = self._discovery() if settings.sources else None
         self.demand = DemandWatch(self.gateway, time.monotonic_ns)
         self.past = Past(self.gateway, time.monotonic_ns)
@@ -204,6 +204,7 @@ class GateService:
         instance.push = self.gateway.push_at
         instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
         instance.found_up = self._heed_contexts
+        self._use_api_key(instance)
 
     @property
     def ledger_address(self) -> str | None:
@@ -213,12 +214,12 @@ class GateService:
     @property
     def url(self) -> str:
         """Address of the data plane."""
+        return self._address("http://" if self._tls is None else "https://")
+
+    def _address(self, scheme: str) -> str:
         assert self._data_plane is not None  # noqa: S101 - only a started service is handed out
         host = self.settings.host
-        if host.startswith("unix:"):
-            return host
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._data_plane.port}"
+        return host if host.startswith("unix:") else scheme + host_port(host, self._data_plane.port)
 
     @property
     def admin_url(self) -> str:
@@ -288,7 +289,10 @@ class GateService:
     def use_api_keys(self) -> None:
         """Tell the engines' key, and whether it stands in for those of clients: where they have keys of ours."""
         for instance in self.instances:
-            instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
+            self._use_api_key(instance)
+
+    def _use_api_key(self, instance: Instance) -> None:
+        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
 
     def reload_certificate(self) -> None:
         """Take what the files of the certificate hold now. Raises BadValueError, and keeps the old one."""
@@ -368,7 +372,6 @@ class GateService:
         """An instance that a source tells of."""
         instance = self._made(self.settings.completed(settings))
         self._adopt(instance)
-        instance.backend.use_api_key(self.settings.backend_api_key, replacing=bool(self.settings.keys))
         return instance
 
     async def _gone(self, instance: Instance) -> None:

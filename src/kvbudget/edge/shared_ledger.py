@@ -20,7 +20,7 @@ class SharedLedger:
     def __init__(
         self,
         store: BankStore,
-        lease_s: float,
+        lease_ns: int,
         borrower: Borrower,
         lendings: list[Lending],
         now_ns: Callable[[], int],
@@ -30,7 +30,7 @@ class SharedLedger:
         """`lendings`: where the gateway finds the parts; of the first it is told what tenants have."""
         self.store = store
         self.lendings = lendings
-        self._lease_ns = int(lease_s * 1e9)
+        self._lease_ns = lease_ns
         self._borrower = borrower
         self._now_ns = now_ns
         self._alone_if_lost = alone_if_lost

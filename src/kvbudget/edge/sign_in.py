@@ -4,7 +4,6 @@ Its paths: `GET /login` (the page), `POST /login` and `POST /logout` (JSON), `GE
 cookie is HttpOnly and SameSite=Strict. What it does beyond reading has to come from a page of this port, by its Origin.
 """
 
-import hashlib
 import hmac
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
@@ -13,7 +12,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from kvbudget.edge.admin_sessions import LONGEST_NS, Sessions, Tries
+from kvbudget.edge.admin_sessions import LONGEST_NS, Sessions, Tries, hashed
 from kvbudget.edge.web.answering import as_json, body_of
 from kvbudget.edge.web.pages import page_named
 from kvbudget.errors import BadValueError
@@ -32,7 +31,7 @@ class SignIn:
 
     def is_token(self, given: str) -> bool:
         """Compared in constant time."""
-        return hmac.compare_digest(hashlib.sha256(given.encode(errors="replace")).digest(), self._digest)
+        return hmac.compare_digest(hashed(given), self._digest)
 
     def knows(self, request: Request) -> bool:
         """Whether the browser showed a cookie that holds."""

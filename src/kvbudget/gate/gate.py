@@ -408,9 +408,11 @@ class Gate:
         self.backend_up = event.up
         if event.up:
             return self._tick(_TICK, now_ns, look=True)
+        return self._throw_out_all(Refusal.NO_BACKEND, now_ns, _DOWN_RETRY_NS)
+
+    def _throw_out_all(self, refusal: Refusal, now_ns: int, retry_ns: int) -> list[Command]:
         return [
-            self.rejections.throw_out(waiting, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)
-            for waiting in list(self.queue)
+            self.rejections.throw_out(waiting, refusal, now_ns, retry_after_ns=retry_ns) for waiting in list(self.queue)
         ]
 
     def _drain_started(self, event: DrainStarted, now_ns: int) -> list[Command]:
@@ -430,10 +432,7 @@ class Gate:
             look = True
         commands: list[Command] = []
         if self.ledger_lost and self.queue:
-            commands += [
-                self.rejections.throw_out(waiting, Refusal.LEDGER_LOST, now_ns, retry_after_ns=_LOST_RETRY_NS)
-                for waiting in list(self.queue)
-            ]
+            commands += self._throw_out_all(Refusal.LEDGER_LOST, now_ns, _LOST_RETRY_NS)
         for late in self.queue.expired(now_ns):
             waited_ns = now_ns - late.since_ns
             commands.append(self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))

@@ -84,7 +84,7 @@ class Promises:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
-        if self._yields(event) or not self._has_seats(footprint, 0 if kept is None else int(kept.slots)):
+        if self._yields(event) or not self.has_places(footprint, 0 if kept is None else int(kept.slots)):
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
@@ -94,9 +94,10 @@ class Promises:
             self._ledger.withdraw(event.request_id)
         return needed
 
-    def has_places(self, footprint: Footprint) -> bool:
-        """Whether all its sequences may run beside those that live."""
-        return self._ledger.sequences + footprint.total_sequences <= self._places
+    def has_places(self, footprint: Footprint, kept_slots: int = 0) -> bool:
+        """Whether all its sequences may run beside those that live, and beside what is kept for others."""
+        slots = max(0, kept_slots - self._outside_sequences)
+        return self._ledger.sequences + footprint.total_sequences + slots <= self._places
 
     @property
     def _places(self) -> int:
@@ -153,10 +154,6 @@ class Promises:
 
     def _yields(self, event: Arrived) -> bool:
         return self._yields_to is not None and event.priority >= self._yields_to
-
-    def _has_seats(self, footprint: Footprint, kept_slots: int) -> bool:
-        slots = max(0, kept_slots - self._outside_sequences)
-        return self._ledger.sequences + footprint.total_sequences + slots <= self._places
 
     def are_due(self, now_ns: int) -> bool:
         """Whether reckoning what is kept for those who come back would change what is known of them."""

@@ -40,7 +40,6 @@ class Rules:
         self._leases: dict[str, tuple[int, int]] = {}
         self._before: dict[str, int] = {}
         self._excused: set[str] = set()  # lives that may have promised beyond their slices
-        self._over: dict[str, int] = {}  # and by how much they did
         self._room_since_ns: int | None = None
         self._first = ("", 0)
         self._next_look_ns = 0
@@ -64,7 +63,7 @@ class Rules:
             branch = life.replica.branch
             if branch.is_lost(own_ns):
                 self._excused.add(life.name)
-            allowed = dict(zip(_ACCOUNTS, life.gate.slice_at(own_ns), strict=True))
+            allowed = self._allowed(life)
             for account in _ACCOUNTS:
                 by_branch = 0 if branch.is_lost(own_ns) else branch.slices.get(account, 0)
                 goes_by = max(by_branch, allowed[account])
@@ -81,10 +80,12 @@ class Rules:
             self._next_look_ns = world.now_ns + _LOOK_NS
             self._look_at_the_first()
 
-    def let_in(self, life: "Life", name: str) -> None:
+    def let_in(self, life: "Life") -> None:
         """A gate has let somebody in."""
-        self._look_at_promises(life, dict(zip(_ACCOUNTS, life.gate.slice_at(life.own_ns(self._world.now_ns)),
-                                              strict=True)), let_in=True)  # fmt: skip
+        self._look_at_promises(life, self._allowed(life), let_in=True)
+
+    def _allowed(self, life: "Life") -> dict[str, int]:
+        return dict(zip(_ACCOUNTS, life.gate.slice_at(life.own_ns(self._world.now_ns)), strict=True))
 
     def _look_at_promises(self, life: "Life", allowed: dict[str, int], *, let_in: bool = False) -> None:
         promised = {BLOCKS: life.gate.promised_blocks(), SEQUENCES: life.gate.ledger.sequences}
@@ -105,7 +106,7 @@ class Rules:
 
     # At the bank
 
-    def before_call(self, call: Call, now_ms: int) -> None:
+    def before_call(self, now_ms: int) -> None:
         """The bank is about to hear of it."""
         self._leases = {name: lease for name, lease in self._leases.items() if now_ms < lease[1]}
         self._before = {name: self._world.bank.slice_of(name, BLOCKS) for name in self._leases}

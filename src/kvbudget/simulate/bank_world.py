@@ -75,7 +75,7 @@ class World:
         self.weather = weather
         self.now_ns = 0
         self.steps = 0
-        self.bank_of, self._branch_of, self._replica_of = bank_of, branch_of, replica_of
+        self._bank_of, self._branch_of, self._replica_of = bank_of, branch_of, replica_of
         self.bank = bank_of(0)
         self.bank_is_up = True
         self.lives: list[Life] = []
@@ -168,7 +168,7 @@ class World:
             return
         now_ms = self.now_ns // _MS
         self.calls += 1
-        self.rules.before_call(call, now_ms)
+        self.rules.before_call(now_ms)
         answer, woken = self.bank.call(call, now_ms)
         self.rules.after_call(call, answer, now_ms)
         if answer is not None:
@@ -190,7 +190,7 @@ class World:
     def _start_bank(self) -> None:
         self.bank_is_up = True
         if self._chance.random() < 0.5:
-            self.bank = self.bank_of(self.now_ns // _MS + self.weather.lease_ns // _MS)
+            self.bank = self._bank_of(self.now_ns // _MS + self.weather.lease_ns // _MS)
             self.rules.bank_forgot()
 
     # Gates live and die
@@ -313,7 +313,7 @@ class World:
             self._left[name] = self._chance.randint(1, int(command.max_new_tokens))
             first_ns = self.now_ns + self._chance.randint(20 * _MS, 200 * _MS)
             self._at(first_ns, self._produces, life, name, 1)
-            self.rules.let_in(life, name)
+            self.rules.let_in(life)
         elif not isinstance(command, Parked):
             life.alive.discard(name)
             self.refused += 1

@@ -134,13 +134,13 @@ class SharedPool(SteppingInstance):
         self.gate = self.gates[number]
         super()._push(event, now_ns)
         self._tend(number, now_ns)
+        self._set_wake()
 
     def _tend(self, number: int, now_ns: int) -> None:
         if self._replicas:
             call = self._replicas[number].due(now_ns)
             if call is not None:
                 self._call(number, call, now_ns)
-        self._set_wake()
 
     def _execute(self, command: Command, now_ns: int) -> None:
         if self._each and type(command) is Forward:

@@ -108,7 +108,6 @@ class Link:
     """One connection that is opened when it is needed, and again after it was lost, with pauses that grow."""
 
     def __init__(self, dialled: Callable[[], Awaitable[Server]], timeout_s: float) -> None:
-        self.connects = 0
         self._dialled = dialled
         self._timeout_s = timeout_s
         self._server: Server | None = None
@@ -173,7 +172,6 @@ class Link:
             self._why = error
             raise
         self._why = None
-        self.connects += 1
 
 
 async def _password(login: Login) -> str:

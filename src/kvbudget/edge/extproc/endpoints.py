@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import socket
 
-from kvbudget.edge.http.address import address_of
+from kvbudget.edge.http.address import address_of, host_port
 from kvbudget.errors import BadValueError
 
 log = logging.getLogger("kvbudget.extproc")
@@ -22,7 +22,6 @@ class Endpoints:
         self._found: dict[str, str | None] = {}
         self._hosts: dict[str, tuple[str, int]] = {}  # those that have to be looked up
         self._avoided: dict[frozenset[str], frozenset[str] | None] = {}
-        self._resolving = asyncio.Lock()
 
     def add(self, name: str, url: str) -> None:
         """An instance, by its name and URL. Raises BadValueError for one that Envoy cannot be sent to."""
@@ -31,7 +30,7 @@ class Endpoints:
             raise BadValueError(f"backend {url[:100]!r}: a socket, or a path, is no endpoint for Envoy", fix=_FIX)
         self._avoided.clear()
         try:
-            self._found[name] = _shown(str(ipaddress.ip_address(address.host)), address.port)
+            self._found[name] = host_port(str(ipaddress.ip_address(address.host)), address.port)
         except ValueError:
             self._found[name] = None
             self._hosts[name] = (address.host, address.port)
@@ -55,22 +54,15 @@ class Endpoints:
 
     async def resolve(self) -> None:
         """Look the names up. An address that is still one of a host's stays; a look-up that fails changes nothing."""
-        if not self._hosts or self._resolving.locked():
-            return
-        async with self._resolving:
-            for name, (host, port) in list(self._hosts.items()):
-                try:
-                    async with asyncio.timeout(_RESOLVE_S):
-                        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                except (OSError, TimeoutError) as error:
-                    log.warning("the name of instance %s has no address: %s", name, error)
-                    continue
-                found = [_shown(str(info[4][0]), port) for info in infos]
-                if found and self._found[name] not in found:
-                    log.info("instance %s is at %s", name, found[0])
-                    self._found[name] = found[0]
-                    self._avoided.clear()
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for name, (host, port) in list(self._hosts.items()):
+            try:
+                async with asyncio.timeout(_RESOLVE_S):
+                    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except (OSError, TimeoutError) as error:
+                log.warning("the name of instance %s has no address: %s", name, error)
+                continue
+            found = [host_port(str(info[4][0]), port) for info in infos]
+            if found and self._found[name] not in found:
+                log.info("instance %s is at %s", name, found[0])
+                self._found[name] = found[0]
+                self._avoided.clear()

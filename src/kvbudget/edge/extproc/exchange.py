@@ -2,32 +2,13 @@
 
 from typing import Protocol
 
-from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.exchange import Carrier, Exchange
 from kvbudget.edge.http.heads import RequestHead
 from kvbudget.edge.http.messages import Headers
 
 
-class Holder(Protocol):
-    """What the stream to Envoy is for an exchange; also its `Carrier`."""
-
-    @property
-    def may_keep_alive(self) -> bool:
-        """No concern of ours."""
-
-    def send(self, data: bytes) -> None:
-        """No byte of HTTP/1.1 is for Envoy."""
-
-    def answered(self, keep_alive: bool) -> None:
-        """The answer is given."""
-
-    def cut(self, reset: bool) -> None:
-        """The answer cannot be completed."""
-
-    def body_released(self, size_bytes: int) -> None:
-        """A body that was counted is not held any more."""
-
-    def error_body(self, status: int, code: str, message: str) -> bytes:
-        """The body of an error that is no refusal of the gate."""
+class Holder(Carrier, Protocol):
+    """What the stream to Envoy is for an exchange."""
 
     def refuse(self, status: int, headers: Headers, body: bytes) -> None:
         """Let Envoy answer with this."""

@@ -11,6 +11,7 @@ from kvbudget.edge.http.events import EventCounter
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines, fields_of
 from kvbudget.edge.http.relay import STREAM_TAIL_BYTES, TAIL_BYTES, RelayEnd, RelayOutcome, Watcher
+from kvbudget.edge.http.repeats import without_length
 from kvbudget.edge.http.upstream import Response
 from kvbudget.edge.http.way import Way
 
@@ -152,7 +153,7 @@ class Handed:
         end = RelayEnd(
             outcome,
             None if head is None else head.status,
-            [] if head is None else [field for field in head.headers if field[0] != b"content-length"],
+            [] if head is None else without_length(head.headers),
             bytes(self._tail[-self._tail_bytes :]),
             0 if counter is None else counter.total,
             self._body_bytes,

@@ -8,11 +8,11 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from kvbudget.edge.asgi import check_port
 from kvbudget.edge.extproc.health import Health
 from kvbudget.edge.extproc.heard import ProtocolError
 from kvbudget.edge.extproc.stream import Processor, Stream
 from kvbudget.edge.extproc.wire import SERVICE
+from kvbudget.edge.http.address import host_port
 from kvbudget.errors import BadValueError
 
 log = logging.getLogger("kvbudget.extproc")
@@ -123,9 +123,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, credentials: Any = None) -> None:
         """Listen. Raises BadValueError for an address that cannot be had."""
-        address = host if host.startswith("unix:") else f"{f'[{host}]' if ':' in host else host}:{port}"
-        if not host.startswith("unix:"):
-            check_port(port)
+        address = host if host.startswith("unix:") else host_port(host, port)
         try:
             if credentials is None:
                 self.port = self._server.add_insecure_port(address)

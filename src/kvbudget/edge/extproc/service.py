@@ -81,11 +81,7 @@ class ExtProcService(GateService):
     @property
     def url(self) -> str:
         """Where Envoy finds it."""
-        assert self._data_plane is not None  # noqa: S101 - only a started service is handed out
-        host = self.settings.host
-        if host.startswith("unix:"):
-            return host
-        return f"{f'[{host}]' if ':' in host else host}:{self._data_plane.port}"
+        return self._address("")
 
     async def start(self) -> None:
         """As of any gate, once the engines' names have addresses."""

@@ -157,8 +157,7 @@ class Stream:
         """The stream is over, whoever ended it. Called exactly once."""
         step, self.step = self.step, Step.OVER
         self._processor.counts.streams -= 1
-        self._rest()
-        self._let_go()
+        self._release()
         exchange, handed = self._exchange, self._handed
         self._exchange = self._handed = None
         if handed is not None and step is not Step.DECIDING:
@@ -324,8 +323,7 @@ class Stream:
         assert start is not None and self.step is Step.DECIDING  # noqa: S101, PT018 - an exchange is relayed once
         self.step = Step.CARRIED
         self._handed = handed
-        self._rest()
-        self._let_go()
+        self._release()
         if start.ends or start.request_mode not in _WHOLE:
             self._sink.send(told.without_body(changes))
             return
@@ -341,8 +339,7 @@ class Stream:
         """For the exchange: Envoy answers with this."""
         self.step = Step.ANSWERED
         self.due_ns = self._processor.now_ns() + int(self._processor.limits.head_s * 1e9)
-        self._rest()
-        self._let_go()
+        self._release()
         self._sink.send(told.refusal(status, headers, body, "kvbudget"))
 
     def _answer(self, status: int, code: str, message: str) -> None:
@@ -355,17 +352,15 @@ class Stream:
     def _withdraw(self) -> None:
         """Nobody waits for its answer any more."""
         self.step = Step.OVER
-        self._rest()
-        self._let_go()
+        self._release()
         if self._exchange is not None:
             self._exchange.client_left()
 
-    def _rest(self) -> None:
+    def _release(self) -> None:
+        """It is not watched over any more, and its body not held."""
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.cancel()
-
-    def _let_go(self) -> None:
         self._body = []
         self._processor.buffered_bytes -= self._held_bytes
         self._held_bytes = 0

@@ -51,3 +51,8 @@ def address_of(url: str, tls: ssl.SSLContext | None = None) -> Address:
     if parts.scheme == "https":
         context = ssl.create_default_context() if tls is None else tls
     return Address(host, port, None, context, f"{shown}:{port}".encode(), parts.path.rstrip("/").encode())
+
+
+def host_port(host: str, port: int) -> str:
+    """`HOST:PORT`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

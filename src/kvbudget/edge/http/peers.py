@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kvbudget.edge.http.address import host_port
 from kvbudget.errors import BadValueError
 
 UNIX: Final = "unix"
@@ -76,7 +77,7 @@ def peer_of(peername: object) -> str:
     address = _address_of(peername)
     if address is None or not isinstance(peername, tuple):
         return UNIX
-    return _told(address, peername[1])
+    return host_port(address, peername[1])
 
 
 def has_left(transport: asyncio.Transport) -> bool:
@@ -106,10 +107,6 @@ def _address_of(peername: object) -> str | None:
     return None
 
 
-def _told(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def _line(data: bytes) -> ProxyHeader | None:
     """`PROXY TCP4 1.2.3.4 5.6.7.8 1234 80` and CRLF."""
     stop = data.find(b"\r\n", 0, _LONGEST_LINE)
@@ -126,7 +123,7 @@ def _line(data: bytes) -> ProxyHeader | None:
     source = _parsed(words[2], version)
     _parsed(words[3], version)
     ports = [_port(words[4]), _port(words[5])]
-    return ProxyHeader(_told(source, ports[0]), stop + 2)
+    return ProxyHeader(host_port(source, ports[0]), stop + 2)
 
 
 def _parsed(word: bytes, version: int) -> str:
@@ -163,4 +160,4 @@ def _binary(data: bytes) -> ProxyHeader | None:
         raise ProxyHeaderError("a PROXY header of an unknown family, or too short for it")
     address = ipaddress.ip_address(data[_BINARY_BYTES : _BINARY_BYTES + size])
     port = int.from_bytes(data[_BINARY_BYTES + 2 * size : _BINARY_BYTES + 2 * size + 2], "big")
-    return ProxyHeader(_told(str(address), port), end)
+    return ProxyHeader(host_port(str(address), port), end)

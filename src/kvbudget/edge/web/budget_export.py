@@ -12,6 +12,7 @@ from kvbudget import __version__
 from kvbudget.edge.budget.file import config_fingerprint
 from kvbudget.edge.web.asked import Asked, has_card, plan_asked
 from kvbudget.edge.web.catalogue import config_named
+from kvbudget.engines.flags import EngineFlags
 from kvbudget.errors import BadValueError
 from kvbudget.planner.budget.record import DEFAULT_RETREAT, budget_of, budget_text, request_inputs
 from kvbudget.planner.paper import precision_named
@@ -49,7 +50,7 @@ def budget_toml(asked: Asked) -> bytes:
     plan = plan_asked(asked)
     document = budget_of(
         plan,
-        request_inputs(_BESIDE, _given(asked)),
+        request_inputs(_BESIDE, _given(asked, plan.request.flags)),
         written=datetime.now(UTC).date().isoformat(),
         written_by=__version__,
         config_sha256=config_fingerprint(config),
@@ -58,7 +59,7 @@ def budget_toml(asked: Asked) -> bytes:
     return budget_text(document).encode()
 
 
-def _given(asked: Asked) -> dict[str, object]:
+def _given(asked: Asked, flags: EngineFlags) -> dict[str, object]:
     """The flags of `kvbudget plan` that say the same."""
     fields = asked.fields
     given: dict[str, object] = {flag: fields[name] for name, flag in _FLAGS.items() if fields[name]}
@@ -66,7 +67,6 @@ def _given(asked: Asked) -> dict[str, object]:
         given["gpu_memory_utilization"] = float(fields["utilization"])
     if asked.target is not None:
         given["target_concurrency"] = asked.target
-    flags = plan_asked(asked).request.flags
     if asked.block is not None:
         given["block_size"] = int(asked.block)
     if flags.max_num_seqs is not None:

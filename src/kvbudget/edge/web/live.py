@@ -82,18 +82,17 @@ class Live:
             ],
             "queue": _queue(members, now_ns),
             "tenants": _tenants(members),
-            "refusals": {reason: count for reason, count in self._counted().items() if count},
+            "refusals": {
+                reason: count for reason, count in dict(self._reception.gateway.metrics.refusals).items() if count
+            },
             "outcomes": {name: count for name, count in gateway.metrics.outcomes.items() if count},
         }
-
-    def _counted(self) -> dict[str, int]:
-        return dict(self._reception.gateway.metrics.refusals)
 
     async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """`wanted`: max_num_seqs, max_context, or both, as numbers or as `4k`. The last minutes of traffic, simulated
         with today's limits and with these. Raises BadValueError."""
         gateway = self._reception.gateway
-        rows = list(self._past.recent.rows(self._now_ns()))[-MOST_REQUESTS:]
+        rows = self._past.recent.rows(self._now_ns(), MOST_REQUESTS)
         if len(rows) < _LEAST_ROWS:
             raise BadValueError(
                 f"what if: {len(rows)} requests ended in the last quarter of an hour, {_LEAST_ROWS} are needed",

@@ -13,13 +13,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from kvbudget import __version__
+from kvbudget.edge.web.answering import body_of
 from kvbudget.edge.workers import states
 from kvbudget.edge.workers.asking import Asking, Said
 from kvbudget.edge.workers.crew import Worker
 from kvbudget.edge.workers.demand import WorkersDemand
 from kvbudget.edge.workers.expositions import exposition, merged, worker_families
 from kvbudget.edge.workers.passing_on import Gone, passed_on
-from kvbudget.errors import InputError
+from kvbudget.errors import BadValueError, InputError
 
 COOKIE: Final = "kvbudget_worker"
 _LARGEST_BODY: Final = 64 * 1024
@@ -110,8 +111,9 @@ class WorkersAdmin:
     # To all
 
     async def _switch(self, request: Request) -> Response:
-        body = await _body_of(request)
-        if body is None:
+        try:
+            body = await body_of(request, _LARGEST_BODY, "the body")
+        except BadValueError:
             return JSONResponse({"error": f"more than {_LARGEST_BODY} bytes"}, status_code=413)
         target = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         said = await self._asking.post(target, body)
@@ -135,12 +137,11 @@ class WorkersAdmin:
 
     async def _live(self, request: Request) -> Response:
         """The page of one worker, with a word about which it is, and ways to the others."""
-        worker = self._chosen(request)
         answer = await self._pass_on(request)
-        if worker is None or answer.status_code != 200 or not isinstance(answer, StreamingResponse):
+        if answer.status_code != 200 or not isinstance(answer, StreamingResponse):
             return answer
         page = b"".join([part if isinstance(part, bytes) else b"" async for part in answer.body_iterator])
-        told = self._which(worker.number).encode()
+        told = self._which(int(answer.headers["x-kvbudget-worker"])).encode()
         whole = Response(page.replace(b"<main", told + b"\n<main", 1), media_type="text/html")
         whole.raw_headers += [(name, value) for name, value in answer.raw_headers if name != b"content-type"]
         return whole
@@ -202,13 +203,3 @@ def _nobody() -> Response:
 
 def _union(documents: list[dict[str, Any]], member: str) -> list[str]:
     return list(dict.fromkeys(name for one in documents for name in one.get(member) or ()))
-
-
-async def _body_of(request: Request) -> bytes | None:
-    """None: it is too large."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST_BODY:
-            return None
-    return body

@@ -3,18 +3,14 @@
 What is promised each worker knows of all, by the ledger's last word; who waits and who was refused is its own.
 """
 
-import asyncio
-import contextlib
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
 from kvbudget.edge.demand import EVERY_S, HORIZON_MINUTES, SCHEMA, Demand, Watched, families_of
+from kvbudget.edge.repeated import Repeated
 from kvbudget.edge.workers.asking import Said
-
-log = logging.getLogger("kvbudget.demand")
 
 _NS_PER_MINUTE = 60 * 10**9
 
@@ -41,22 +37,17 @@ class WorkersDemand:
     def __init__(self, asking: Asked, now_ns: Callable[[], int], *, every_s: float = EVERY_S) -> None:
         self._asking = asking
         self._now_ns = now_ns
-        self._every_s = every_s
+        self._looking = Repeated("demand of all workers", self.look, every_s, "demand could not be looked at")
         self._instances: dict[str, _Instance] = {}
         self._minute = now_ns() // _NS_PER_MINUTE
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look from now on."""
-        self._task = asyncio.create_task(self._watch(), name="demand of all workers")
+        self._looking.start()
 
     async def close(self) -> None:
         """May be called in any state."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._looking.close()
 
     async def look(self) -> None:
         """Ask all once; with a new minute, the one that is over goes to the forecast."""
@@ -92,11 +83,3 @@ class WorkersDemand:
                 sum(one["refused"] for one in own),
             )
             instance.watched.look(instance.demand)
-
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:  # a forecast must never be why workers are not watched any more
-                log.exception("demand could not be looked at")
-            await asyncio.sleep(self._every_s)

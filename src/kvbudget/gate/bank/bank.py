@@ -251,9 +251,7 @@ class Bank:
     def _answer(self, call: Call, yields_to: int | None, *, known: bool, short: bool, settling: bool) -> Answer:
         slices: dict[str, Slice] = {}
         for line in call.lines:
-            others = [one for name, one in self._branches.items() if name != call.branch and line.account in one.held]
-            elsewhere = sum([one.held[line.account].promised for one in others])
-            elsewhere += self._kept_for_missing(line.account)
+            elsewhere = self._promised(line.account) - line.promised + self._kept_for_missing(line.account)
             slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
         missing = bool(self._missing)
         return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)

@@ -45,7 +45,7 @@ class Branch:
         "slices",
         "until_ns",
         "yields_to",
-    )  # fmt: skip
+    )
 
     def __init__(self, name: str, lease_ns: int) -> None:
         """`name` must be new with every life; `lease_ns` is how long its slices last after it was last heard of."""

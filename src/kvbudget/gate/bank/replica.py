@@ -33,7 +33,6 @@ class _Ask(NamedTuple):
     sequences: int
     priority: int
     since_ns: int
-    request_id: str
 
 
 class Replica:
@@ -47,7 +46,7 @@ class Replica:
         self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
-        self._told: tuple[tuple[int, int], str, bool] | None = None
+        self._told: tuple[tuple[int, int], str | None] | None = None
         self._is_changed = False  # since that, as far as was looked
         self._not_before_ns = now_ns
         self._knew_short = False  # at the last call
@@ -88,7 +87,7 @@ class Replica:
         told = self._state()
         if told != self._told:
             self._is_changed = True
-            urgent = told[2] or branch.short
+            urgent = told[1] is not None or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
         if self._woken:
             branch.short, self._woken = True, False
@@ -104,7 +103,7 @@ class Replica:
 
     def called(self, now_ns: int) -> Call | None:
         """The bank wants to hear of it: another gate lacks something, or what this one asked for is there."""
-        if self.branch.waits_since_ns is not None or now_ns < self._not_before_ns:
+        if self.is_calling or now_ns < self._not_before_ns:
             self._woken = True
             return None
         self.branch.short = True
@@ -118,19 +117,16 @@ class Replica:
     def lacks_slice(self, event: Arrived, now_ns: int) -> bool:
         """Whether one who comes would have to wait for no other reason than that our slice is small, and more of the
         pool may be had at once."""
-        branch = self.branch
-        if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
-            return False
-        return _ask_of(self.gate, event, now_ns) is not None
+        return self._ask_for(event, now_ns) is not None
 
     def call_for(self, events: Sequence[Arrived], now_ns: int) -> Call | None:
         """The call to make before these are given to the gate; None if that would be in vain."""
-        if self.is_calling or not self.lacks_slice(events[0], now_ns):
+        ask = None if self.is_calling else self._ask_for(events[0], now_ns)
+        if ask is None:
             return None
-        ask = _ask_of(self.gate, events[0], now_ns)
         for event in events[1:]:
             resolved = self.gate.resolver.resolve(event)
-            if ask is not None and isinstance(resolved, tuple):
+            if isinstance(resolved, tuple):
                 footprint, peak_blocks = resolved
                 ask = ask._replace(blocks=ask.blocks + peak_blocks, sequences=ask.sequences + footprint.total_sequences)
         self._coming = ask
@@ -201,22 +197,21 @@ class Replica:
                 stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0, told_only=True))
         return stands
 
-    def _state(self) -> tuple[tuple[int, int], str, bool]:
+    def _state(self) -> tuple[tuple[int, int], str | None]:
         """What a call would tell of, roughly: it changes whenever that may."""
         head = self.gate.first_waiting()
         ledger, limits = self.gate.ledger, self.gate.fairness.limits
         changes = ledger.changes - ledger.allowances  # what the bank itself changed is no news to it
         of_tenants = 0 if limits is None or not self.tells_tenants else limits.changes
-        return (changes, of_tenants), "" if head is None else head.arrived.request_id, head is not None
+        return (changes, of_tenants), None if head is None else head.arrived.request_id
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
         ask = self._coming or self._first_waiting(now_ns)
+        asked = ask or _Ask(0, 0, 0, now_ns)
         ledger = gate.ledger
-        blocks, sequences = self._promised_blocks(0 if ask is None else ask.blocks), ledger.sequences
-        needs_blocks, needs_sequences = int(blocks), sequences
-        if ask is not None:
-            needs_blocks, needs_sequences = max(blocks, ask.blocks), max(sequences, ask.sequences)
+        blocks, sequences = self._promised_blocks(asked.blocks), ledger.sequences
+        needs_blocks, needs_sequences = max(blocks, asked.blocks), max(sequences, asked.sequences)
         alone = not blocks and not branch.elsewhere.get(BLOCKS, 0)  # then what others took of it is not our business
         limit = ledger.pool_blocks - (0 if alone else gate.promises.taken_blocks)
         most = gate.config.max_num_seqs
@@ -230,16 +225,22 @@ class Replica:
         self._knew_short = branch.short
         beat_ns = min(branch.lease_ns // 3, BEAT_NS)
         self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
-        waited_ns = 0 if ask is None else now_ns - ask.since_ns
-        priority = 0 if ask is None else ask.priority
         reading = None
         if self._looked is not None:
             held, there, looked_ns = self._looked
             reading = Reading(held, there, -(-(now_ns - looked_ns) // 10**6))
-        call = branch.call(stands, now_ns, priority=priority, waited_ns=waited_ns, reading=reading)
+        waited_ns = now_ns - asked.since_ns
+        call = branch.call(stands, now_ns, priority=asked.priority, waited_ns=waited_ns, reading=reading)
         if not branch.is_lost(now_ns):  # otherwise the gate knows it by itself, or goes by a part of its own (`alone`)
             gate.lower_slice(Blocks(branch.slices.get(BLOCKS, 0)), branch.slices.get(SEQUENCES, 0))
         return call
+
+    def _ask_for(self, event: Arrived, now_ns: int) -> _Ask | None:
+        """What to ask for one who comes; None where it does not lack our slice, or asking would be in vain now."""
+        branch = self.branch
+        if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
+            return None
+        return _ask_of(self.gate, event, now_ns)
 
     def _promised_blocks(self, asked_blocks: int) -> Blocks:
         """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned
@@ -270,7 +271,7 @@ class Replica:
         blocks = most if needed is None else min(needed + more, most)
         self._asked = (arrived.request_id, blocks)
         sequences = ledger.sequences + waiting.footprint.total_sequences
-        return _Ask(blocks, sequences, arrived.priority, waiting.since_ns, arrived.request_id)
+        return _Ask(blocks, sequences, arrived.priority, waiting.since_ns)
 
 
 def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
@@ -288,7 +289,7 @@ def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
     needed = gate.promises.needed_of_pool(event, footprint, peak_blocks, now_ns)
     if needed is None:
         return None
-    return _Ask(needed, ledger.sequences + footprint.total_sequences, event.priority, now_ns, event.request_id)
+    return _Ask(needed, ledger.sequences + footprint.total_sequences, event.priority, now_ns)
 
 
 def _reserve(promised: int, limit: int) -> int:

@@ -1,5 +1,6 @@
 """Decides what who has just got the files of `kvbudget dashboards` is told to do with them: the README beside them."""
 
+from textwrap import indent
 from typing import Final
 
 from kvbudget.report.monitoring.gate_panels import GATE_BOARD
@@ -46,7 +47,7 @@ Made by `kvbudget dashboards`, which replaces its own files and none that you ch
 
 1. {scrape}:
 
-{_indented(_JOB)}
+{indent(_JOB, "   ")}
 2. {rules}. Before:
    `promtool check rules {RULES_FILE}` and `promtool test rules rules.test.yaml rules.10m.test.yaml`.
 3. {boards}. Grafana 11 or newer; no plugin.
@@ -70,7 +71,3 @@ Before a real vLLM:
 
     KVBUDGET_BACKEND=http://vllm:8000 MODEL=Qwen/Qwen2.5-7B-Instruct docker compose --profile vllm up -d --build
 """
-
-
-def _indented(text: str) -> str:
-    return "".join(f"   {line}\n" for line in text.splitlines())
