@@ -25,6 +25,7 @@ Play = Callable[..., None]
 Stand = Any  # the class lives in conftest.py, which cannot be imported
 CACHED = {"cache_labels": 'kv_cache_size_tokens="None",enable_prefix_caching="True"', "usage_prompt_tokens": 100}
 COMMON = list(range(500, 596))  # six whole blocks of 16
+EACH_ITS_OWN = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 IN_ALL = -(-(100 + 16) // 16)  # blocks of one such request
 
 
@@ -173,7 +174,8 @@ def test_the_learned_policy_learns_keeps_it_and_gives_everything_back_after_a_st
         settings = ServiceSettings(engine.url, port=0, admin_port=0, gate=gate, learned_state=str(path))
         service = await start_service(settings)
         try:
-            statuses = await asyncio.gather(*(one(service, number) for number in range(requests)))
+            async with httpx.AsyncClient(base_url=service.url, timeout=20, limits=EACH_ITS_OWN) as client:
+                statuses = await asyncio.gather(*(one(client, number) for number in range(requests)))
             async with asyncio.timeout(10):
                 while service.gate.promised_blocks() or len(service.gate.queue) or list(service.gateway.flows):
                     await asyncio.sleep(0.01)
@@ -188,15 +190,12 @@ def test_the_learned_policy_learns_keeps_it_and_gives_everything_back_after_a_st
         assert len(service.gate.ledger) == 0
         return service
 
-    async def one(service: GateService, number: int) -> int:
+    async def one(client: httpx.AsyncClient, number: int) -> int:
         await asyncio.sleep(number * 0.003)
         leaves = number % 4 == 0
         body = {"messages": [{"role": "user", "content": "word " * (number % 40)}], "max_tokens": 200, "stream": True}
         headers = {"x-kvbudget-tenant": f"t{number % 3}"}
-        async with (
-            httpx.AsyncClient(base_url=service.url, timeout=20) as client,
-            client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
-        ):
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
             got = 0
             async for line in answer.aiter_lines():
                 got += bool(line)

@@ -67,14 +67,14 @@ def test_a_point_is_what_the_ledger_says(play: Play) -> None:
 
 def test_it_goes_on_after_a_look_that_failed(play: Play, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     async def scene(stand: Any) -> None:
-        past = Past(stand.service.gateway, Clock(), every_s=0.001)
         tried: list[int] = []
 
-        def fails() -> None:
+        def fails(_: Past) -> None:
             tried.append(1)
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(past, "look", fails)
+        monkeypatch.setattr(Past, "look", fails)
+        past = Past(stand.service.gateway, Clock(), every_s=0.001)
         past.start()
         await stand.until(lambda: len(tried) > 2)
         await past.close()

@@ -20,6 +20,7 @@ from kvbudget.gate.policies import Policy
 
 REQUESTS = 10_000
 CLIENTS = 48
+WHOLE_BETWEEN = 80  # answers between two deaths of the engine: by the clock a slow machine would answer too few
 SEED = int(os.environ.get("KVBUDGET_STORM_SEED", "1"))
 ENGINE = EngineSettings(num_blocks=200, block_size=16, max_model_len=1024, step_cost_s=0.0005, deterministic=True)
 MALFORMED = (
@@ -169,6 +170,7 @@ async def storm(policy: Policy, requests: int) -> None:
     weather = Storm(int(service.url.rsplit(":", 1)[1]), expected, random.Random(SEED))
     left = requests
     memory: list[float] = []
+    deaths = 0
     done = asyncio.Event()
 
     async def client() -> None:
@@ -180,10 +182,13 @@ async def storm(policy: Policy, requests: int) -> None:
             await weather.one()
 
     async def flap() -> None:
-        nonlocal engine
+        nonlocal engine, deaths
         while not done.is_set():
-            await asyncio.sleep(1.5)
+            enough = weather.seen["whole right"] + WHOLE_BETWEEN
+            while weather.seen["whole right"] < enough and not done.is_set():
+                await asyncio.sleep(0.02)
             port = engine.port
+            deaths += 1
             await engine.close()
             await asyncio.sleep(0.05)
             engine = await start_engine(ENGINE, port=port)
@@ -201,6 +206,7 @@ async def storm(policy: Policy, requests: int) -> None:
     told = f"repeat with KVBUDGET_STORM_SEED={SEED}; seen {dict(weather.seen)}"
     assert not weather.wrong, f"{weather.wrong[:5]} {told}"
     assert weather.seen["whole right"] > requests * 0.15, told
+    assert deaths > 8, told
     assert service.gateway.metrics.ledger_errors == 0, told
     grown = memory[-1] - memory[len(memory) // 3]
     assert grown < 25, f"memory grew by {grown:.0f} MiB: {memory}"

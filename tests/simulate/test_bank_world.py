@@ -27,6 +27,7 @@ def world(seed: int, **others: Any) -> World:
     return World(chance, weather_of(chance), **others)
 
 
+@pytest.mark.timeout(300)
 def test_no_rule_is_broken() -> None:
     steps = served = 0
     for seed in range(30):

@@ -126,7 +126,7 @@ def _saying(args: argparse.Namespace) -> Callable[[float], None]:
 
 
 def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosis]) -> int:
-    from kvbudget.cli.diagnosing.watching import Watch, looking
+    from kvbudget.cli.diagnosing.watching import Watch, ctrl_c, looking
 
     for source in args.sources:
         if not source.startswith(("http://", "https://")):
@@ -140,9 +140,10 @@ def _watch(args: argparse.Namespace, diagnosed: Callable[[Observation], Diagnosi
     def look() -> Observation:
         return observer.observe()
 
-    watch = Watch(look, diagnosed, every_s, window=looking(window_s, args.sources))
-    observer = Observer(args.sources, window_s, sleep=watch.waiting)
-    try:
-        return watch.as_json() if args.json else watch.on_screen()
-    except KeyboardInterrupt:
-        return watch.code
+    with ctrl_c() as pressed:
+        watch = Watch(look, diagnosed, every_s, window=looking(window_s, args.sources), interrupted=pressed)
+        observer = Observer(args.sources, window_s, sleep=watch.waiting)
+        try:
+            return watch.as_json() if args.json else watch.on_screen()
+        except KeyboardInterrupt:
+            return watch.code

@@ -54,6 +54,7 @@ class Lending:
         """`alone_if_lost`: go by an equal part of the pool while the ledger does not answer, rather than refuse.
         `tells_tenants`: see `Replica`."""
         self.replica = Replica(member.gate, branch, now_ns(), tells_tenants=tells_tenants)
+        self.calls = 0
         self.look_soon: Callable[[], None] = lambda: None  # what is known of the engine is too old
         self._member = member
         self._store = store
@@ -148,6 +149,7 @@ class Lending:
             log.warning("the ledger was not told that this gate leaves; its blocks are free when the lease is over")
 
     def _send(self, call: Call) -> None:
+        self.calls += 1
         task = asyncio.get_running_loop().create_task(self._exchange(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

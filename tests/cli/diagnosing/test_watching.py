@@ -1,11 +1,13 @@
 """The live screen goes on when a scrape fails, fits its terminal, and keeps what the verdicts were."""
 
 import json
+import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from kvbudget.cli.diagnosing.watching import Watch, looking
+from kvbudget.cli.diagnosing.watching import Watch, ctrl_c, looking
 from kvbudget.diagnose.verdict import diagnose
 from kvbudget.engines.window import Observation
 from kvbudget.errors import BadValueError
@@ -54,6 +56,29 @@ def test_the_exit_code_is_that_of_the_last_verdict(capsys: pytest.CaptureFixture
     assert watch_of(WELL, FULL).as_json(turns=2) == 1
     assert watch_of(AWAY).as_json(turns=1) == 1
     capsys.readouterr()
+
+
+def test_ctrl_c_in_a_destructor_ends_it_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python ignores what is raised there (seen once: the screen went on, and Ctrl-C had done nothing)."""
+
+    class Pressed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def look() -> Observation:
+        Pressed()
+        return FULL
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    with ctrl_c() as pressed:
+        watch = Watch(look, diagnose, 5.0, sleep=lambda _: None, interrupted=pressed)
+        with pytest.raises(KeyboardInterrupt):
+            watch.as_json(turns=2)
+    assert capsys.readouterr().out.count("pool_full") > 0
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_what_was_seen_last_stays_on_the_screen_while_a_scrape_fails() -> None:

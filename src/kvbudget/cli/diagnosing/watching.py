@@ -1,11 +1,14 @@
 """Decides what the live screen shows, and how it goes on when a scrape fails. Readable at 80 columns."""
 
+import contextlib
 import json
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from types import FrameType
 
 from kvbudget.cli.output import written_out
 from kvbudget.diagnose.finding import Diagnosis, document
@@ -36,6 +39,7 @@ class Watch:
         sleep: Callable[[float], None] = time.sleep,
         now_s: Callable[[], float] = time.monotonic,
         clock: Callable[[], str] = lambda: time.strftime("%H:%M:%S"),
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._look = look
         self._diagnosed = diagnosed
@@ -43,6 +47,7 @@ class Watch:
         self._sleep = sleep
         self._now_s = now_s
         self._clock = clock
+        self._interrupted = interrupted
         self.last: Diagnosis | None = None
         self.problem = ""
         self._window = window
@@ -136,6 +141,8 @@ class Watch:
     def _paced(self, turns: int | None) -> Iterator[None]:
         """A look at a live engine takes its window; what is left of the interval is waited."""
         for _ in count() if turns is None else range(turns):
+            if self._interrupted():
+                raise KeyboardInterrupt
             began = self._now_s()
             yield
             self._sleep(max(0.0 if self.last is not None else _RETRY_S, self._every_s - (self._now_s() - began)))
@@ -164,6 +171,24 @@ class Watch:
         kept = before[: max(0, min(_BEFORE, height - len(head) - _LEAST))]
         told = ["", *screen_lines(self.last, width, height - len(head) - len(kept) - 1)]
         return [*[*head, *told][: height - len(kept)], *kept]
+
+
+@contextlib.contextmanager
+def ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Gives whether Ctrl-C was pressed. It is raised at once, too; but what is raised while a destructor happens to run
+    is ignored, and then nobody would hear of it."""
+    pressed = False
+
+    def heard(_: int, __: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def looking(window_s: float, sources: Sequence[str]) -> str:
