@@ -116,14 +116,15 @@ def test_retries_wait_as_long_as_retry_after_says_and_then_succeed(
     witness = Witness()
     with start_gate(vllm, "--queue-seconds=0", name="gate-retries") as gate, ThreadPoolExecutor(2) as others:
         assert _long(gate.url, prompts.of(50, "learn")) == 960  # from this the gate knows how fast the engine is
-        hogs = [others.submit(_long, gate.url, prompts.of(50, name)) for name in ("one", "two")]
-        eventually(lambda: gate.reserved_blocks() == 64, "two long requests have reserved the whole pool")
+        patient = prompts.of(300, "patient")
         with openai.OpenAI(
             base_url=f"{gate.url}/v1", api_key="unused", http_client=witness.client(), max_retries=8
-        ) as client:
+        ) as client:  # made before the pool is full: it stays so for seconds only
+            hogs = [others.submit(_long, gate.url, prompts.of(50, name)) for name in ("one", "two")]
+            eventually(lambda: gate.reserved_blocks() == 64, "two long requests have reserved the whole pool")
             answer = client.chat.completions.create(
                 model="tiny",
-                messages=[{"role": "user", "content": prompts.of(300, "patient")}],
+                messages=[{"role": "user", "content": patient}],
                 max_tokens=40,
                 extra_body={"ignore_eos": True},
             )

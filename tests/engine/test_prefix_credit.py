@@ -32,6 +32,7 @@ def test_requests_that_begin_alike_run_together_where_they_would_not_fit_one_by_
     common = prompts.of(600, f"common {counter}")
     flags = ("--tokenizer=engine",) if counter == "engine" else ()
     with start_gate(vllm, *flags, name=f"gate-prefix-{counter}") as gate, ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=gate.url, timeout=60))  # made once: they have to overlap
         charged: list[int] = []
         streams: list[Iterator[str]] = []
         for number in range(REQUESTS):
@@ -43,7 +44,7 @@ def test_requests_that_begin_alike_run_together_where_they_would_not_fit_one_by_
                 "stream": True,
                 "stream_options": {"include_usage": True},
             }
-            answer = stack.enter_context(httpx.stream("POST", f"{gate.url}/v1/chat/completions", json=body, timeout=60))
+            answer = stack.enter_context(client.stream("POST", "/v1/chat/completions", json=body))
             assert answer.status_code == 200
             charged.append(int(answer.headers["x-kvbudget-reserved-blocks"]))
             lines = answer.iter_lines()
