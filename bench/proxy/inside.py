@@ -29,8 +29,10 @@ from kvbudget.edge.http.upstream import Upstream
 from kvbudget.edge.http.upstream_pool import UpstreamConnection
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.metrics import GateMetrics
+from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
+from kvbudget.edge.tokens.images import ImageCounter
 from kvbudget.edge.tracing.context import Sampler
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
@@ -88,7 +90,9 @@ class Rig:
         if traces is not None:
             tracer = Tracer(TracingSettings("http://127.0.0.1:4318/v1/traces", Sampler(traces)))
             self.gateway.access_log = self.gateway.tracer = tracer
-        reception = Reception(self.gateway, ThreadedBoundCounter(), Identities("kvb-0123456789ab"))
+        self.past = Past(self.gateway, time.monotonic_ns)
+        counter = ImageCounter(ThreadedBoundCounter(), None)
+        reception = Reception(self.gateway, counter, Identities("kvb-0123456789ab"))
         self.server = HttpServer(reception.app, ServerLimits(), openai_error_body, loop)
         pool = self.upstream._pool
         self.clients = [Wire() for _ in range(connections)]

@@ -10,9 +10,8 @@ that is over.
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kvbudget.edge.access_log import Record
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
@@ -23,6 +22,9 @@ from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import Arrived
+
+if TYPE_CHECKING:
+    from kvbudget.edge.record import Record
 
 
 class State(Enum):

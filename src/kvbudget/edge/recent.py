@@ -5,18 +5,20 @@ that what reads a log as a trace reads them as well; they are written out only w
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kvbudget.edge.access_log import Record, RequestLog, iso_time
+from kvbudget.edge.access_log import iso_time
+from kvbudget.edge.record import Record, RequestLog
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusals import Outcome, Refusal
 
-KEPT_NS = 900 * 10**9
-MOST_ROWS = 20_000
+KEPT_NS: Final = 900 * 10**9
+MOST_ROWS: Final = 20_000
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Row(NamedTuple):
-    """One request that is over; 0.5 µs and 200 bytes each."""
+    """One request that is over; 200 bytes each."""
 
     since_ns: int
     tenant: str
@@ -60,19 +62,11 @@ class Recent:
         if record.prompt_tokens is None:
             return
         asked, admitted, identity = record.asked, record.admitted, record.identity
-        self._rows.append(
-            Row(
-                record.since_ns,
-                identity.tenant,
-                identity.priority,
-                outcome.value,
-                record.prompt_tokens,
-                record.exact,
-                output,
-                None if asked is None else asked.declared,
-                None if admitted is None else admitted.max_new_tokens,
-            )
-        )
+        declared = None if asked is None else asked.declared
+        granted = None if admitted is None else admitted.max_new_tokens
+        who = (record.since_ns, identity.tenant, identity.priority, outcome.value)
+        row = _new(Row, (*who, record.prompt_tokens, record.exact, output, declared, granted))
+        self._rows.append(row)
 
 
 def _told(row: Row) -> dict[str, object]:
