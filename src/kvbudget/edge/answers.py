@@ -263,8 +263,8 @@ def admitted_headers(
         resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
         at = resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
         more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, at)
-        return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more))
-    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told))
+        return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more, True))
+    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told, True))  # `edge.identity` has looked at the id
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:

@@ -90,6 +90,7 @@ class Backend:
         self.credentials: Headers = []  # of the gate's own calls
         self.replaces_keys = False  # the engine gets its own key in place of the clients'
         self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+        self._plain = True  # a request's id is: `edge.identity` has looked at it
         self._names_of_trace = _REQUEST_ID | _TRACEPARENT
         self._without_trace = (_NOT_FORWARDED | _TRACEPARENT, _NOT_FORWARDED | _NO_TRACE)
 
@@ -103,13 +104,14 @@ class Backend:
             self._without = _NOT_FORWARDED | _CREDENTIALS
             self._names = _REQUEST_ID | {b"authorization"}
             self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
+        self._plain = key is None or key.isprintable()
         self._names_of_trace = self._names | _TRACEPARENT
         self._without_trace = (self._without | _TRACEPARENT, self._without | _NO_TRACE)
 
     def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
         lines = b"".join((b"x-request-id: ", request_id, b"\r\n", self._key_line))
-        return _new(ClientHeaders, (self._without, _new(OwnLines, (self._names, lines))))
+        return _new(ClientHeaders, (self._without, _new(OwnLines, (self._names, lines, self._plain))))
 
     def traced_headers(
         self, exchange: Exchange, request_id: bytes, parent_line: bytes, *, begins: bool
