@@ -178,11 +178,15 @@ class Gateway:
     def obey(self, commands: list[Command]) -> None:
         """Carry out what a gate commands."""
         if commands:
-            self._commands.extend(commands)
             if self._executing:
+                self._commands.extend(commands)
                 return  # an outer call is at it, and takes what was added here in its turn
             self._executing = True
             try:
+                if len(commands) == 1:  # as nearly always
+                    self._execute(commands[0])
+                else:
+                    self._commands.extend(commands)
                 while self._commands:
                     self._execute(self._commands.popleft())
             finally:
