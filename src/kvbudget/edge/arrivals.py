@@ -48,8 +48,13 @@ class Arrivals:
             prefix = self._prefix_keys.of(ask, counted, gateway.fleet.key_tokens)
         model, default = ask.model, self.default_new_tokens
         route = _ROUTES[ask.surface] + (model or "")
-        told = (flow.key, prompts, ask.max_new_tokens, default, ask.sequences, identity.tenant, identity.priority)
-        event = _new(Arrived, (*told, paced, deadline_ns, exact, route, None, prefix, model, None))
+        most, sequences, tenant, priority = ask.max_new_tokens, ask.sequences, identity.tenant, identity.priority
+        # fmt: off
+        event = _new(Arrived, (
+            flow.key, prompts, most, default, sequences, tenant, priority, paced, deadline_ns, exact, route, None,
+            prefix, model, None,
+        ))
+        # fmt: on
         if counted.by_vocabulary is not None:
             keys_of = self._prefix_keys.of
             counts = counts_of(ask, counted, gateway.gate, lambda count: keys_of(ask, count, gateway.fleet.key_tokens))

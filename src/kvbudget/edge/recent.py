@@ -23,7 +23,7 @@ class Row(NamedTuple):
     since_ns: int
     tenant: str
     priority: int
-    outcome: str
+    outcome: Outcome  # its word is looked up when it is told
     prompt_tokens: int
     prompt_exact: bool
     output_tokens: int | None
@@ -64,12 +64,13 @@ class Recent:
         asked, admitted, identity = record.asked, record.admitted, record.identity
         declared = None if asked is None else asked.declared
         granted = None if admitted is None else admitted.max_new_tokens
-        who = (record.since_ns, identity.tenant, identity.priority, outcome.value)
-        row = _new(Row, (*who, record.prompt_tokens, record.exact, output, declared, granted))
-        self._rows.append(row)
+        since_ns, tenant, priority = record.since_ns, identity.tenant, identity.priority
+        row = (since_ns, tenant, priority, outcome, record.prompt_tokens, record.exact, output, declared, granted)
+        self._rows.append(_new(Row, row))
 
 
 def _told(row: Row) -> dict[str, object]:
     told: dict[str, object] = row._asdict()
+    told["outcome"] = row.outcome.value
     del told["since_ns"]
     return {"time": iso_time(row.since_ns), **told}

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kvbudget.edge.flow import Flow
 from kvbudget.edge.identity import Identity
-from kvbudget.edge.openai.ask import Ask
+from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.refusals import Outcome, Refusal
 
 if TYPE_CHECKING:
     from kvbudget.edge.tracing.context import Trace
 
+_SURFACES: Final = {surface: surface.value for surface in Surface}  # of a member it is a slow look-up
 _new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
@@ -61,7 +62,7 @@ class RequestLog(Protocol):
 def record_of(flow: Flow, ask: Ask) -> Record:
     """What is known of a request that was counted."""
     exchange = flow.exchange
-    asked = _new(Asked, (ask.surface.value, ask.model, ask.stream, ask.sequences, ask.max_new_tokens))
+    asked = _new(Asked, (_SURFACES[ask.surface], ask.model, ask.stream, ask.sequences, ask.max_new_tokens))
     record = Record(flow.identity, asked, exchange.peer, exchange.received_ns)
     record.prompt_tokens, record.exact = flow.prompt_tokens, flow.exact
     return record

@@ -22,5 +22,9 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     model, prompt = members.model(body), chat_prompt(body)
     most, truncated = members.max_new(body, field), None if plain else members.truncation(body)
     paced = stream and sequences == 1 and not beam
-    asked = (surface, model, stream, sequences, most, field, prompt, truncated, body, raw, paced, 0, beam, logprobs)
-    return _new(Ask, (*asked, None, False, False))  # ... lead_events, beam, prompt_logprobs, charge, inexact, bounded
+    # fmt: off
+    return _new(Ask, (
+        surface, model, stream, sequences, most, field, prompt, truncated, body, raw,
+        paced, 0, beam, logprobs, None, False, False,
+    ))
+    # fmt: on
