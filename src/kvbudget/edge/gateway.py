@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified
+from kvbudget.edge.answers import Refuser, admitted_headers, identified
 from kvbudget.edge.arrivals import Arrivals
 from kvbudget.edge.backend import Backend
-from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
+from kvbudget.edge.ends import RelayEnds
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.messages import ClientHeaders
 from kvbudget.edge.http.server import Exchange
@@ -23,11 +23,13 @@ from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.forward import forwarded_body, slimmed
+from kvbudget.edge.recalls import Recalls
 from kvbudget.edge.record import Record, RequestLog, record_of
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tracing.tracer import Tracer
+from kvbudget.edge.turned_away import OF_THE_ENGINE, as_told, turn_away
 from kvbudget.edge.vocabularies import counted_at
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
@@ -35,7 +37,7 @@ from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, 
 from kvbudget.gate.fleet.fleet import Fleet, InstanceEvent
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
-from kvbudget.gate.gate import Gate, outcome_of
+from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.units import Tokens
 
@@ -99,6 +101,7 @@ class Gateway:
         self.now_ns = now_ns
         self.arrivals = Arrivals(self, default_new_tokens, prefix_keys)
         self.ends = RelayEnds(self)
+        self.recalls = Recalls(self)
         self._flows: dict[str, Flow] = {}  # parked or forwarded
         self._commands: deque[Command] = deque()
         self._executing = False
@@ -283,32 +286,14 @@ class Gateway:
 
     def _reject(self, flow: Flow, command: Reject) -> None:
         flow.held = _NOTHING
-        if flow.instead and command.refusal in _BY_LENGTH:
-            # Its true length may well fit: that it could not be counted is not the client's fault.
-            command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
-        if self.shadow and command.refusal not in _OF_THE_ENGINE:
+        command = as_told(flow, command)
+        if self.shadow and command.refusal not in OF_THE_ENGINE:
             self.metrics.shadow_refusals[command.refusal] += 1
-            if flow.state is not State.FORWARDED:
+            if flow.state is not _FORWARDED:
                 self._relay(flow, None)
-            return
-        if flow.state is State.FORWARDED:
-            return  # a shadow of before the mode changed; its relay goes on
-        del self._flows[flow.key]
-        flow.state = State.OVER
-        field = "max_tokens" if flow.ask is None else flow.ask.max_new_field
-        flow.let_go()
-        self.metrics.refusals[command.refusal] += 1
-        if command.refusal in _LACKS_ROOM:
-            asked = self.arrivals.default_new_tokens if command.max_new_tokens is None else command.max_new_tokens
-            self.metrics.refused_block_tokens += command.needed_blocks * asked
-        self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        exchange, request_id = flow.exchange, flow.identity.request_id
-        status, headers, body = self.refuser.answer(
-            command, exact=flow.exact, errors=exchange.errors, field=field, request_id=request_id
-        )
-        if self.access_log is not None and flow.record is not None:
-            self.access_log.refused(flow.record, status, command.refusal, self.now_ns(), command)
-        exchange.respond(status, [*headers, *identified(exchange, request_id)], body)
+        elif flow.state is not _FORWARDED:  # else a shadow of before the mode changed; its relay goes on
+            del self._flows[flow.key]
+            turn_away(self, flow, command)
 
     def set_shadow(self, shadow: bool) -> None:
         """From now on only decide and count, or decide for real again. Switched on, whoever waits goes at once."""
@@ -384,33 +369,9 @@ class Gateway:
         event = flow.arrived = arrived._replace(request_id=flow.key)
         self.obey(self.fleet.again(event, avoid, self.now_ns(), flow.exchange.received_ns))
 
-    def engine_lost(self, member: Member) -> None:
-        """The engine's process is another one: who was forwarded to the old one gets nothing any more."""
-        since_ns = self.backends[member.name].last_looked_ns
-        for flow in list(self._flows.values()):
-            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.forwarded_ns < since_ns:
-                flow.lost = flow.recalled = True
-                flow.relay.cancel()
-
-    def recall(self, member: Member) -> None:
-        """The engine is stuck: who got nothing of an answer yet is tried elsewhere."""
-        for flow in list(self._flows.values()):
-            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.arrived is not None:
-                flow.recalled = True
-                flow.relay.cancel()
-
     def forfeit(self, member: Member, blocks: int) -> None:
-        """So many blocks were given to another gate while this one was not heard of: the youngest end for it."""
-        backend = self.backends[member.name]
-        running = [flow for flow in self._flows.values() if flow.relay is not None and flow.backend is backend]
-        for flow in sorted(running, key=lambda flow: flow.forwarded_ns, reverse=True):
-            living = member.gate.ledger.get(flow.key)
-            if blocks <= 0:
-                return
-            if living is not None and flow.relay is not None:
-                blocks -= living.net_blocks
-                flow.forfeited = True
-                flow.relay.cancel()
+        """So many blocks were given to another gate while this one was not heard of."""
+        self.recalls.forfeit(member, blocks)
 
     def ledger_failed(self) -> None:
         """The ledger that several gates share did not answer."""
@@ -461,16 +422,6 @@ class Gateway:
         """Refuse new requests with 503; parked and forwarded ones go on."""
         self.push(DrainStarted())
 
-    def cut_off(self) -> None:
-        """End every flow that is left; its client is told. First those that wait: nobody is to get the others' room."""
-        for flow in sorted(self._flows.values(), key=lambda flow: flow.relay is not None):
-            if flow.relay is not None:
-                flow.relay.cancel()
-            else:
-                exchange, request_id = flow.exchange, flow.identity.request_id
-                self.end(flow, Outcome.SHUT_DOWN, output_tokens=None, engine_done=True)
-                self.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
-
     def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:
@@ -488,9 +439,3 @@ class Gateway:
     def _wake(self) -> None:
         self._timer = self._timer_ns = None
         self.push(_TICK)
-
-
-# There is nobody to forward to: refused in shadow mode as well.
-_OF_THE_ENGINE: Final = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
-_BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
-_LACKS_ROOM: Final = frozenset({Refusal.POOL_FULL, Refusal.QUEUE_FULL, Refusal.DEADLINE, Refusal.TENANT_SHARE})
