@@ -43,6 +43,7 @@ _OPTIONS: Final = frozenset((
 
 _OPTIONAL_FLAGS: Final = frozenset(("strict", "defer_loading"))
 _NOTHING: Final[Mapping[str, object]] = {}
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 def chat_prompt(body: dict[str, object]) -> ChatPrompt:
@@ -60,7 +61,7 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
                 parts += content
     images = _images(body, parts) if parts else ()
     if body.keys().isdisjoint(_OPTIONS):
-        return ChatPrompt(messages, None, True, False, {}, False, images)
+        return _new(ChatPrompt, (messages, None, True, False, {}, False, images))
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False
     if continued and generation is not False:
