@@ -4,6 +4,7 @@ Connections and clock of the loop are stand-ins that keep the bytes; the rest is
 CPU time over many small batches, so that what else runs on the machine hardly matters.
 
     python bench/proxy/inside.py              # µs per request and per chunk
+    python bench/proxy/inside.py --connections 64   # all of them in flight at a time, as in service: cold caches
     python bench/proxy/inside.py --profile 2kb
     python bench/proxy/inside.py --traces 1      # with spans of every request; 0: asked for, and none is recorded
 """
@@ -28,8 +29,10 @@ from kvbudget.edge.http.upstream import Upstream
 from kvbudget.edge.http.upstream_pool import UpstreamConnection
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.metrics import GateMetrics
+from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
+from kvbudget.edge.tokens.images import ImageCounter
 from kvbudget.edge.tracing.context import Sampler
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
@@ -37,7 +40,7 @@ from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 
-BATCH = 200
+BATCH = 192
 BATCHES = 60
 CHUNK = (
     b'%x\r\ndata: {"id":"chatcmpl-bench","object":"chat.completion.chunk","choices":[{"delta":{"content":" w"}}]}\n\n'
@@ -73,9 +76,9 @@ class Wire(asyncio.Transport):
 
 
 class Rig:
-    """A gate between one client's wire and one engine's wire."""
+    """A gate between the wires of clients and of engines, as many of the one as of the other."""
 
-    def __init__(self, traces: float | None = None) -> None:
+    def __init__(self, traces: float | None = None, connections: int = 1) -> None:
         loop = asyncio.get_running_loop()
         self.upstream = Upstream("http://127.0.0.1:8000", UpstreamLimits())
         backend = Backend("http://127.0.0.1:8000", self.upstream)
@@ -87,20 +90,32 @@ class Rig:
         if traces is not None:
             tracer = Tracer(TracingSettings("http://127.0.0.1:4318/v1/traces", Sampler(traces)))
             self.gateway.access_log = self.gateway.tracer = tracer
-        reception = Reception(self.gateway, ThreadedBoundCounter(), Identities("kvb-0123456789ab"))
+        self.past = Past(self.gateway, time.monotonic_ns)
+        counter = ImageCounter(ThreadedBoundCounter(), None)
+        reception = Reception(self.gateway, counter, Identities("kvb-0123456789ab"))
         self.server = HttpServer(reception.app, ServerLimits(), openai_error_body, loop)
-        self.client, self.engine = Wire(), Wire()
-        self.connection = self.server.new_connection()
-        self.connection.connection_made(self.client)
         pool = self.upstream._pool
-        self.lane = UpstreamConnection(pool)
-        self.lane.connection_made(self.engine)
-        pool._open.add(self.lane)
-        pool.free(self.lane)
+        self.clients = [Wire() for _ in range(connections)]
+        self.engines = [Wire() for _ in range(connections)]
+        self.connections = [self.server.new_connection() for _ in range(connections)]
+        self.lanes = [UpstreamConnection(pool) for _ in range(connections)]
+        for connection, client, lane, engine in zip(
+            self.connections, self.clients, self.lanes, self.engines, strict=True
+        ):
+            connection.connection_made(client)
+            lane.connection_made(engine)
+            pool._open.add(lane)
+            pool.free(lane)
+        self.client, self.engine = self.clients[0], self.engines[0]
+        self.connection, self.lane = self.connections[0], self.lanes[0]
 
-    def request(self, asked: bytes, answer: bytes) -> None:
-        self.connection.data_received(asked)
-        self.lane.data_received(answer)
+    def requests(self, asked: list[bytes], answers: list[bytes], number: int) -> None:
+        """One on each connection; the answers come when all are under way."""
+        for place, connection in enumerate(self.connections):
+            # Bytes of their own, as from a socket: those of the batch would stay in the caches.
+            connection.data_received(bytes(memoryview(asked[(number + place) & 31])))
+        for place, lane in enumerate(self.lanes):
+            lane.data_received(bytes(memoryview(answers[((number + place) * 7) & 31])))
 
     def check(self) -> None:
         assert self.client.last.startswith(b"HTTP/1.1 200"), self.client.last[:300]
@@ -141,8 +156,8 @@ def batches(size: int) -> Callable[[Rig], None]:
     asked, answered = requests(size), answers()
 
     def run(rig: Rig) -> None:
-        for number in range(BATCH):
-            rig.request(asked[number & 31], answered[(number * 7) & 31])
+        for number in range(0, BATCH, len(rig.connections)):
+            rig.requests(asked, answered, number)
         if rig.gateway.tracer is not None:
             rig.gateway.tracer.exporter.take()
 
@@ -178,9 +193,10 @@ def cases() -> Iterator[tuple[str, Callable[[Rig], None]]]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=["2kb", "100kb", "chunks"])
+    parser.add_argument("--connections", type=int, default=1, choices=range(1, BATCH + 1), metavar=f"1-{BATCH}")
     parser.add_argument("--traces", type=float, metavar="RATIO", help="record so many of the requests")
     args = parser.parse_args()
-    rig = Rig(args.traces)
+    rig = Rig(args.traces, args.connections)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # as `kvbudget serve` does
@@ -193,6 +209,7 @@ async def main() -> None:
             profile.runcall(lambda run=run: [run(rig) for _ in range(10)])
         figures[name] = least_us(rig, run)
     rig.connection.data_received(requests(2000, stream=True)[0])
+    rig.lane = next(lane for lane in rig.lanes if lane.transfer is not None)
     rig.lane.data_received(SSE_HEAD)
     if args.profile == "chunks":
         profile.runcall(lambda: [chunks(rig) for _ in range(10)])

@@ -1,4 +1,5 @@
-"""What stands between the load and the mock engine: nothing, nginx, the kvbudget gate, or an aiohttp twin."""
+"""What stands between the load and the mock engine: nothing, nginx, the kvbudget gate (with a ledger in Redis as well),
+or an aiohttp twin."""
 
 import json
 import os
@@ -14,6 +15,7 @@ import rig
 
 COMPILED = rig.REPOSITORY / ".cache" / "compiled"
 NGINX_INSTALL = "apt-get install --yes nginx-light"
+REDIS_INSTALL = "apt-get install --yes redis-server"
 
 
 @contextmanager
@@ -77,10 +79,49 @@ def gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
 @contextmanager
 def compiled_gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
     """The same, its hot path compiled by `make compile`."""
-    if not (COMPILED / ".ready").exists():
-        raise rig.RigError("not compiled: make compile")
+    _check_compiled()
     with _gate("gate, compiled", {"PYTHONPATH": str(COMPILED)}, engine_port, core, folder) as stack:
         yield stack
+
+
+def _check_compiled() -> None:
+    if not (COMPILED / ".ready").exists():
+        raise rig.RigError("not compiled: make compile")
+
+
+@contextmanager
+def ledger_gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """The same with its pool in a Redis, of which it has a slice. Redis runs on the load's core and is not counted."""
+    with (
+        _redis(folder / "redis") as url,
+        gate_of("gate, Redis ledger", {}, engine_port, core, folder, "--ledger", url) as stack,
+    ):
+        yield stack
+
+
+@contextmanager
+def compiled_ledger_gate(engine_port: int, core: int, folder: Path) -> Iterator[rig.Stack]:
+    """That, compiled."""
+    _check_compiled()
+    name, environment = "gate, Redis ledger, compiled", {"PYTHONPATH": str(COMPILED)}
+    with (
+        _redis(folder / "redis-compiled") as url,
+        gate_of(name, environment, engine_port, core, folder, "--ledger", url) as stack,
+    ):
+        yield stack
+
+
+@contextmanager
+def _redis(home: Path) -> Iterator[str]:
+    """An empty redis-server that keeps nothing on disk; its address."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        raise rig.RigError(f"redis-server is not installed: {REDIS_INSTALL}")
+    home.mkdir()
+    port = rig.free_port()
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)]
+    with rig.running(command, rig.choose_cores().load, log=home / "redis.log"):
+        yield f"redis://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -166,11 +207,13 @@ STACKS: dict[str, peers.Start] = {
     "nginx": nginx,
     "gate": gate,
     "compiled": compiled_gate,
+    "ledger": ledger_gate,
+    "compiled-ledger": compiled_ledger_gate,
     "bare": bare_forwarder,
     "blind": blind_forwarder,
     "aiohttp": aiohttp_twin,
     **peers.PEERS,
 }
-OURS = ("kvbudget gate", "gate, compiled")
+OURS = ("kvbudget gate", "gate, compiled", "gate, Redis ledger", "gate, Redis ledger, compiled")
 FLOOR = ("bare forwarder", "blind copier")
 ORDER = ("direct", "nginx", *OURS, *FLOOR, *peers.PEERS, "aiohttp twin")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.access_log import AccessLog, Asked, Record
+from kvbudget.edge.access_log import AccessLog
 from kvbudget.edge.identity import Identity
+from kvbudget.edge.record import Asked, Record
 from kvbudget.edge.traces import load_trace
 from kvbudget.errors import BadValueError
 from kvbudget.gate.refusals import Outcome

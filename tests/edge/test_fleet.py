@@ -362,7 +362,7 @@ def test_a_stuck_engine_loses_whoever_got_nothing_yet(play: Play) -> None:
         await stand.until(lambda: stand.asked() == {"a": 1, "b": 1})
         stuck = stand.service.instances[0].member
         stand.engines["b"].release.set()
-        stand.service.gateway.recall(stuck)
+        stand.service.gateway.recalls.engine_stuck(stuck)
         assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
         assert stand.asked() == {"a": 1, "b": 2}
 
@@ -375,10 +375,10 @@ def test_what_a_restarted_engine_had_is_lost_and_said_so(play: Play) -> None:
         task = asyncio.create_task(stand.chat())
         await stand.until(lambda: stand.asked() == {"a": 1})
         (instance,) = stand.service.instances
-        stand.service.gateway.engine_lost(instance.member)
+        stand.service.gateway.recalls.engine_lost(instance.member)
         assert not task.done(), "it may have been sent to the new one"
         instance.backend.last_looked_ns = 1 << 62
-        stand.service.gateway.engine_lost(instance.member)
+        stand.service.gateway.recalls.engine_lost(instance.member)
         answer = await task
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
         assert (stand.outcomes(), stand.promised()) == ({"engine_lost": 1}, 0)

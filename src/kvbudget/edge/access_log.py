@@ -13,67 +13,23 @@ import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
-from kvbudget.edge.identity import Identity
+from kvbudget.edge.record import Record
 from kvbudget.errors import BadValueError, printable
-from kvbudget.gate.commands import Forward, Reject
+from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusals import Outcome, Refusal
 
 if TYPE_CHECKING:
-    from kvbudget.edge.tracing.context import Trace
+    pass
 
 log = logging.getLogger("kvbudget.access")
 
 STDOUT = "-"
 EVERY_S = 0.5
 MOST_WAITING_BYTES = 8 << 20  # of lines that the disk has not taken yet; more are lost, and counted
-
-
-class Asked(NamedTuple):
-    """What a request asked for, as it is logged. `declared`: the max_tokens that it named itself."""
-
-    surface: str
-    model: str | None
-    stream: bool
-    sequences: int
-    declared: int | None
-
-
-class Record:
-    """What is known of one request until its line is written. Times are of the monotonic clock, in ns.
-
-    `trace`: its place in a trace, where there are any."""
-
-    __slots__ = (
-        "admitted", "asked", "exact", "first_ns", "identity", "instance", "peer", "prompt_tokens", "since_ns", "trace",
-    )  # fmt: skip
-
-    def __init__(self, identity: Identity, asked: Asked | None, peer: str, since_ns: int) -> None:
-        self.identity = identity
-        self.asked = asked
-        self.peer = peer
-        self.since_ns = since_ns
-        self.prompt_tokens: int | None = None
-        self.exact = False
-        self.admitted: Forward | None = None
-        self.first_ns: int | None = None
-        self.instance: str | None = None
-        self.trace: Trace | None = None
-
-
-class RequestLog(Protocol):
-    """Hears of every request once, when it is over."""
-
-    def refused(self, record: Record, status: int, refusal: Refusal, now_ns: int, reject: Reject | None = None) -> None:
-        """It was not forwarded."""
-
-    def ended(
-        self, record: Record, outcome: Outcome, status: int | None, now_ns: int, output: int | None, cached: int | None
-    ) -> None:
-        """It was admitted or waited, and is over."""
 
 
 class AccessLog:

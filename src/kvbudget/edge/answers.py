@@ -23,7 +23,7 @@ _BOUNDED: Final = (
     " The prompt was not counted exactly: its tokens are bounded from its bytes, and may be several times fewer; the "
     "gate counts exactly with --tokenizer PATH or engine."
 )
-_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -257,21 +257,14 @@ def admitted_headers(
     remaining = max(0, ledger.pool_blocks - ledger.peak_sum_blocks - gate.promises.elsewhere_blocks)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
     limit_tokens, remaining_tokens = ledger.pool_blocks * block_size, remaining * block_size
-    told = (
-        request_id,
-        command.reserved_blocks,
-        command.waited_ns // 1_000_000,
-        prompt_tokens,
-        limit_tokens,
-        remaining_tokens,
-        reset_s,
-    )
+    queue_ms = command.waited_ns // 1_000_000
+    told = (request_id, command.reserved_blocks, queue_ms, prompt_tokens, limit_tokens, remaining_tokens, reset_s)
     if errors is ANTHROPIC:
         resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
         at = resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
         more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, at)
-        return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more))
-    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told))
+        return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more, True))
+    return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told, True))  # `edge.identity` has looked at the id
 
 
 def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
@@ -20,13 +21,14 @@ from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.backend")
 
-_PROBE_TIMEOUT_S = 5.0
-_REQUEST_ID = frozenset({b"x-request-id"})
-_TRACEPARENT = frozenset({b"traceparent"})
-_NO_TRACE = frozenset({b"traceparent", b"tracestate"})
-_SOON_NS = 500_000_000
+_PROBE_TIMEOUT_S: Final = 5.0
+_REQUEST_ID: Final = frozenset({b"x-request-id"})
+_TRACEPARENT: Final = frozenset({b"traceparent"})
+_NO_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
+_SOON_NS: Final = 500_000_000
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 # A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
-_NOT_FORWARDED = frozenset(
+_NOT_FORWARDED: Final = frozenset(
     {
         b"x-request-id",
         b"x-kvbudget-tenant",
@@ -34,9 +36,7 @@ _NOT_FORWARDED = frozenset(
         b"x-kvbudget-deadline-ms",
     }
 )
-
-
-_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class Backend:
         self.credentials: Headers = []  # of the gate's own calls
         self.replaces_keys = False  # the engine gets its own key in place of the clients'
         self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
+        self._plain = True  # a request's id is: `edge.identity` has looked at it
         self._names_of_trace = _REQUEST_ID | _TRACEPARENT
         self._without_trace = (_NOT_FORWARDED | _TRACEPARENT, _NOT_FORWARDED | _NO_TRACE)
 
@@ -103,13 +104,14 @@ class Backend:
             self._without = _NOT_FORWARDED | _CREDENTIALS
             self._names = _REQUEST_ID | {b"authorization"}
             self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
+        self._plain = key is None or key.isprintable()
         self._names_of_trace = self._names | _TRACEPARENT
         self._without_trace = (self._without | _TRACEPARENT, self._without | _NO_TRACE)
 
     def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
         """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
-        own = OwnLines(self._names, b"x-request-id: %b\r\n%b" % (request_id, self._key_line))
-        return ClientHeaders(self._without, own)
+        lines = b"".join((b"x-request-id: ", request_id, b"\r\n", self._key_line))
+        return _new(ClientHeaders, (self._without, _new(OwnLines, (self._names, lines, self._plain))))
 
     def traced_headers(
         self, exchange: Exchange, request_id: bytes, parent_line: bytes, *, begins: bool

@@ -94,7 +94,7 @@ class RelayEnds:
         if flow.unreported_events:
             gateway.relay_progressed(flow)
         backend = flow.backend
-        if gateway.fleet.only is None or not done:
+        if not done or gateway.fleet.only is None:
             self._hear(flow, end)
             if not done and self._tries_again(flow, end, outcome):
                 return
@@ -197,6 +197,8 @@ class RelayEnds:
         """Whether an answer of the engine with this status reaches the client as it comes."""
         if flow.record is not None and flow.record.trace is not None:
             flow.record.trace.answered(self._gateway.now_ns())
+        if status < 400:
+            return True  # nearly always
         if status == 500 and flow.backend is not None and flow.backend.facts.engine == "llamacpp":
             return False  # its body tells whether that was for want of room
         if status in _KEY_REFUSED and flow.backend is not None and flow.backend.replaces_keys:

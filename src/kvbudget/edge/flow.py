@@ -10,9 +10,8 @@ that is over.
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Final
 
-from kvbudget.edge.access_log import Record
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
@@ -23,6 +22,10 @@ from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import Arrived
+
+if TYPE_CHECKING:
+    from kvbudget.edge.gateway import Gateway
+    from kvbudget.edge.record import Record
 
 
 class State(Enum):
@@ -42,23 +45,9 @@ class Held(Enum):
     NOTHING = "nothing"
 
 
-class FlowOwner(Protocol):
-    """What a flow tells of; the gateway."""
-
-    def client_gone(self, flow: "Flow") -> None:
-        """The client left before its answer was complete."""
-
-    def passes_on(self, flow: "Flow", status: int) -> bool:
-        """Whether an answer with this status is for the client."""
-
-    def relay_progressed(self, flow: "Flow") -> None:
-        """So much of its stream passed that the gate should hear of it: `unreported_events`."""
-
-    def relay_stalled(self, flow: "Flow") -> None:
-        """Its client does not keep up."""
-
-    def relay_ended(self, flow: "Flow", end: RelayEnd) -> None:
-        """Its relay is over."""
+# Read with every request; a member by its class is a slow look-up before Python 3.12.
+_COUNTING: Final = State.COUNTING
+_NOTHING: Final = Held.NOTHING
 
 
 class Flow:
@@ -94,7 +83,7 @@ class Flow:
         "unreported_events",
     )
 
-    def __init__(self, owner: FlowOwner, key: str, exchange: Exchange, identity: Identity, ask: Ask) -> None:
+    def __init__(self, owner: "Gateway", key: str, exchange: Exchange, identity: Identity, ask: Ask) -> None:
         self.owner = owner
         self.key = key
         self.exchange = exchange
@@ -110,13 +99,13 @@ class Flow:
         self.recalled = False  # we cut it off, so that it is tried elsewhere
         self.forfeited = False  # its blocks were given to another gate
         self.lost = False  # its engine is another process by now
-        self.state = State.COUNTING
+        self.state = _COUNTING
         self.counting: asyncio.Future[Count] | None = None
         self.prompt_tokens = 0
         self.exact = False
         self.instead = False  # bounded only because the counter failed
         self.paced = False
-        self.held = Held.NOTHING
+        self.held = _NOTHING
         self.record: Record | None = None  # for the access log, if there is one
         self.token_ids: TokenIds | None = None  # to forward in place of the text, until the engine answers
         self.as_ids = False
@@ -128,7 +117,8 @@ class Flow:
     def counted(self, count: Count, *, instead: bool) -> None:
         """Its prompts are counted, or bounded `instead` because the counter failed."""
         self.instead = instead
-        self.prompt_tokens = sum(count.prompt_tokens)
+        prompts = count.prompt_tokens
+        self.prompt_tokens = prompts[0] if len(prompts) == 1 else sum(prompts)
         self.exact = count.exact
 
     def let_go(self) -> None:

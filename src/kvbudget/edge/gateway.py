@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvbudget.edge.access_log import Asked, Record, RequestLog
-from kvbudget.edge.answers import UNREACHABLE_RETRY_NS, Refuser, admitted_headers, identified
+from kvbudget.edge.answers import Refuser, admitted_headers, identified
+from kvbudget.edge.arrivals import Arrivals
 from kvbudget.edge.backend import Backend
-from kvbudget.edge.ends import SHUTTING_DOWN, RelayEnds
+from kvbudget.edge.ends import RelayEnds
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.messages import ClientHeaders
 from kvbudget.edge.http.server import Exchange
@@ -21,32 +21,37 @@ from kvbudget.edge.http.upstream import RelayEnd
 from kvbudget.edge.identity import Identity
 from kvbudget.edge.lending import Lending
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.openai.ask import Ask, Surface
+from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.forward import forwarded_body, slimmed
+from kvbudget.edge.recalls import Recalls
+from kvbudget.edge.record import Record, RequestLog, record_of
 from kvbudget.edge.renaming import renamed
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tracing.tracer import Tracer
-from kvbudget.edge.vocabularies import counted_at, counts_of
+from kvbudget.edge.turned_away import OF_THE_ENGINE, as_told, turn_away
+from kvbudget.edge.vocabularies import counted_at
 from kvbudget.errors import AccountingError
 from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, DrainStarted, Ended, Event, PaceLost, Progressed, Tick
 from kvbudget.gate.fleet.fleet import Fleet, InstanceEvent
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
-from kvbudget.gate.gate import Gate, outcome_of
+from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.units import Tokens
 
 log = logging.getLogger("kvbudget.gateway")
 
-_ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _TICK: Final = Tick()
 _SLIMMED_BYTES: Final = 16 * 1024  # of a body; below, what could be spared is not worth it
 # Read with every request; a member by its class is a slow look-up before Python 3.12.
 _WAITING: Final = Held.WAITING
 _RESERVED: Final = Held.RESERVED
 _NOTHING: Final = Held.NOTHING
+_FORWARDED: Final = State.FORWARDED
+_OVER: Final = State.OVER
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Gateway:
@@ -79,6 +84,7 @@ class Gateway:
         self.fleet = fleet
         # What decides: the fleet, or the one gate itself, at no more cost than without a fleet.
         self.admission: Fleet | Gate = fleet if fleet.only is None else gate
+        self._only = gate if fleet.only is not None else None  # the same, for what is asked with every request
         # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
         self.shadow = False
         self.access_log = access_log
@@ -92,10 +98,10 @@ class Gateway:
         self.backends = {backend.name: backend} if backends is None else backends
         self.metrics = metrics
         self.refuser = refuser
-        self._default_new_tokens = default_new_tokens
         self.now_ns = now_ns
-        self._prefix_keys = PrefixKeys() if prefix_keys is None else prefix_keys
+        self.arrivals = Arrivals(self, default_new_tokens, prefix_keys)
         self.ends = RelayEnds(self)
+        self.recalls = Recalls(self)
         self._flows: dict[str, Flow] = {}  # parked or forwarded
         self._commands: deque[Command] = deque()
         self._executing = False
@@ -124,47 +130,11 @@ class Gateway:
     def arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool = False) -> None:
         """A request is counted (or bounded `instead`, where the counter failed): ask the gate."""
         now_ns = self.now_ns()
-        received_ns = flow.exchange.received_ns
+        metrics = self.metrics
         flow.counted(counted, instead=instead)
-        self.metrics.count_seconds.observe((now_ns - received_ns) / 1e9)
-        self.metrics.prompt_tokens.observe(flow.prompt_tokens)
-        prompts, identity = counted.prompt_tokens, flow.identity
-        exact = counted.exact
-        if ask.charge is not None:  # what it holds is not what was counted
-            prompts = ask.charge(ask, prompts, self.gate)
-            if ask.inexact:
-                exact = flow.exact = False
-                flow.prompt_tokens = sum(prompts)
-        flow.paced = ask.paced and exact and len(prompts) == 1 and not flow.exchange.unseen
-        flow.seen_events = flow.unreported_events = -ask.lead_events
-        if self.ids_to_forward is not None:
-            flow.token_ids = self.ids_to_forward(ask, counted)
-        deadline_ns = identity.deadline_ns
-        prefix = (
-            self._prefix_keys.of(ask, counted, self.fleet.key_tokens)
-            if self.prefix_credit and ask.charge is None
-            else ()
-        )
-        event = flow.arrived = Arrived(
-            flow.key,
-            prompts,
-            ask.max_new_tokens,
-            self._default_new_tokens,
-            ask.sequences,
-            identity.tenant,
-            identity.priority,
-            flow.paced,
-            None if deadline_ns is None else received_ns + deadline_ns,
-            exact,
-            _ROUTES[ask.surface] + (ask.model or ""),
-            None,
-            prefix,
-            model=ask.model,
-        )
-        if counted.by_vocabulary is not None:
-            keys_of = self._prefix_keys.of
-            counts = counts_of(ask, counted, self.gate, lambda count: keys_of(ask, count, self.fleet.key_tokens))
-            event = flow.arrived = event._replace(counts=counts)
+        metrics.count_seconds.observe((now_ns - flow.exchange.received_ns) / 1e9)
+        metrics.prompt_tokens.observe(flow.prompt_tokens)
+        event = self.arrivals.event_of(flow, ask, counted)
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
         for lending in self.lendings:
@@ -174,7 +144,7 @@ class Gateway:
 
     def _give(self, flow: Flow, ask: Ask, event: Arrived, counted_ns: int) -> None:
         """Let it arrive at the gate, unless its client has left."""
-        if flow.state is State.OVER:
+        if flow.state is _OVER:
             return
         self._flows[flow.key] = flow
         flow.held = _WAITING
@@ -193,8 +163,10 @@ class Gateway:
 
     def push(self, event: Event) -> None:
         """Give the gate an event and carry out what it commands."""
+        only = self._only
         try:
-            commands = self.admission.handle(event, self.now_ns())
+            now_ns = self.now_ns()
+            commands = self.fleet.handle(event, now_ns) if only is None else only.handle(event, now_ns)
         except AccountingError:
             # Cautious: whatever the gate still holds stays promised; nothing is given out twice.
             self.metrics.ledger_errors += 1
@@ -209,16 +181,21 @@ class Gateway:
     def obey(self, commands: list[Command]) -> None:
         """Carry out what a gate commands."""
         if commands:
-            self._commands.extend(commands)
             if self._executing:
+                self._commands.extend(commands)
                 return  # an outer call is at it, and takes what was added here in its turn
             self._executing = True
             try:
+                if len(commands) == 1:  # as nearly always
+                    self._execute(commands[0])
+                else:
+                    self._commands.extend(commands)
                 while self._commands:
                     self._execute(self._commands.popleft())
             finally:
                 self._executing = False
-        if self.admission.next_wake_ns != self._timer_ns:
+        only = self._only
+        if (self.fleet.next_wake_ns if only is None else only.next_wake_ns) != self._timer_ns:
             self._arm()
         for lending in self.lendings:
             lending.nudge()
@@ -228,7 +205,6 @@ class Gateway:
         if flow is None:
             return  # its client left while the command was under way, and its end was pushed already
         if type(command) is Forward:
-            flow.held = _RESERVED
             self._forward(flow, command)
         elif type(command) is Reject:
             self._reject(flow, command)
@@ -236,24 +212,26 @@ class Gateway:
             flow.state = State.PARKED
 
     def _forward(self, flow: Flow, command: Forward) -> None:
-        metrics = self.metrics
-        metrics.queue_seconds.observe(command.waited_ns / 1e9)
+        flow.held = _RESERVED
+        metrics, waited_ns = self.metrics, command.waited_ns
+        metrics.queue_seconds.observe(waited_ns / 1e9)
         if flow.record is not None:
             flow.record.admitted = command
-        if flow.state is State.FORWARDED:
+        if flow.state is _FORWARDED:
             return  # a shadow, which did not wait for this
-        flow.forwarded_ns = self.now_ns()
-        metrics.overhead_seconds.observe((flow.forwarded_ns - flow.exchange.received_ns - command.waited_ns) / 1e9)
+        now_ns = flow.forwarded_ns = self.now_ns()
+        metrics.overhead_seconds.observe((now_ns - flow.exchange.received_ns - waited_ns) / 1e9)
         self._relay(flow, command)
 
     def _relay(self, flow: Flow, forwarded: Forward | None) -> None:
         """Send it to the engine; without a promise (None), as it came."""
         exchange, ask = flow.exchange, flow.ask
         assert ask is not None  # noqa: S101 - it is dropped only when the engine answers
-        flow.state = State.FORWARDED
+        flow.state = _FORWARDED
         request_id = flow.identity.request_id
         gate, backend = self.gate, self.backend
-        if self.fleet.only is None:
+        several = self._only is None
+        if several:
             if forwarded is None:
                 backend = self.backend_for(ask.model)
             else:
@@ -269,8 +247,11 @@ class Gateway:
             if forwarded is None or self.shadow:
                 body, flow.as_ids = ask.raw, False
             else:
-                body, flow.as_ids = forwarded_body(ask, forwarded.max_new_tokens, flow.token_ids), bool(flow.token_ids)
-            if ask.model is not None and (self.fleet.only is None or ask.model in backend.aliases):
+                token_ids = flow.token_ids
+                body = forwarded_body(ask, forwarded.max_new_tokens, token_ids)
+                if token_ids:
+                    flow.as_ids = True
+            if ask.model is not None and (several or ask.model in backend.aliases):
                 body = renamed(body, ask.model, backend.own_name(ask.model))
             flow.relay = backend.upstream.relay(
                 exchange,
@@ -305,32 +286,14 @@ class Gateway:
 
     def _reject(self, flow: Flow, command: Reject) -> None:
         flow.held = _NOTHING
-        if flow.instead and command.refusal in _BY_LENGTH:
-            # Its true length may well fit: that it could not be counted is not the client's fault.
-            command = command._replace(refusal=Refusal.COUNT_FAILED, retry_after_ns=UNREACHABLE_RETRY_NS)
-        if self.shadow and command.refusal not in _OF_THE_ENGINE:
+        command = as_told(flow, command)
+        if self.shadow and command.refusal not in OF_THE_ENGINE:
             self.metrics.shadow_refusals[command.refusal] += 1
-            if flow.state is not State.FORWARDED:
+            if flow.state is not _FORWARDED:
                 self._relay(flow, None)
-            return
-        if flow.state is State.FORWARDED:
-            return  # a shadow of before the mode changed; its relay goes on
-        del self._flows[flow.key]
-        flow.state = State.OVER
-        field = "max_tokens" if flow.ask is None else flow.ask.max_new_field
-        flow.let_go()
-        self.metrics.refusals[command.refusal] += 1
-        if command.refusal in _LACKS_ROOM:
-            asked = self._default_new_tokens if command.max_new_tokens is None else command.max_new_tokens
-            self.metrics.refused_block_tokens += command.needed_blocks * asked
-        self.metrics.outcomes[outcome_of(command.refusal)] += 1
-        exchange, request_id = flow.exchange, flow.identity.request_id
-        status, headers, body = self.refuser.answer(
-            command, exact=flow.exact, errors=exchange.errors, field=field, request_id=request_id
-        )
-        if self.access_log is not None and flow.record is not None:
-            self.access_log.refused(flow.record, status, command.refusal, self.now_ns(), command)
-        exchange.respond(status, [*headers, *identified(exchange, request_id)], body)
+        elif flow.state is not _FORWARDED:  # else a shadow of before the mode changed; its relay goes on
+            del self._flows[flow.key]
+            turn_away(self, flow, command)
 
     def set_shadow(self, shadow: bool) -> None:
         """From now on only decide and count, or decide for real again. Switched on, whoever waits goes at once."""
@@ -406,33 +369,9 @@ class Gateway:
         event = flow.arrived = arrived._replace(request_id=flow.key)
         self.obey(self.fleet.again(event, avoid, self.now_ns(), flow.exchange.received_ns))
 
-    def engine_lost(self, member: Member) -> None:
-        """The engine's process is another one: who was forwarded to the old one gets nothing any more."""
-        since_ns = self.backends[member.name].last_looked_ns
-        for flow in list(self._flows.values()):
-            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.forwarded_ns < since_ns:
-                flow.lost = flow.recalled = True
-                flow.relay.cancel()
-
-    def recall(self, member: Member) -> None:
-        """The engine is stuck: who got nothing of an answer yet is tried elsewhere."""
-        for flow in list(self._flows.values()):
-            if flow.relay is not None and flow.backend is self.backends[member.name] and flow.arrived is not None:
-                flow.recalled = True
-                flow.relay.cancel()
-
     def forfeit(self, member: Member, blocks: int) -> None:
-        """So many blocks were given to another gate while this one was not heard of: the youngest end for it."""
-        backend = self.backends[member.name]
-        running = [flow for flow in self._flows.values() if flow.relay is not None and flow.backend is backend]
-        for flow in sorted(running, key=lambda flow: flow.forwarded_ns, reverse=True):
-            living = member.gate.ledger.get(flow.key)
-            if blocks <= 0:
-                return
-            if living is not None and flow.relay is not None:
-                blocks -= living.net_blocks
-                flow.forfeited = True
-                flow.relay.cancel()
+        """So many blocks were given to another gate while this one was not heard of."""
+        self.recalls.forfeit(member, blocks)
 
     def ledger_failed(self) -> None:
         """The ledger that several gates share did not answer."""
@@ -464,16 +403,16 @@ class Gateway:
         status: int | None = None,
     ) -> None:
         """End a parked or forwarded flow; a second call does nothing."""
-        if flow.state is State.OVER:
+        if flow.state is _OVER:
             return
-        flow.state = State.OVER
+        flow.state = _OVER
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
         if flow.held is not _NOTHING:  # else a shadow that the gate would have refused
             flow.held = _NOTHING
             tokens = None if output_tokens is None else Tokens(output_tokens)
-            self.push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens))
+            self.push(_new(Ended, (flow.key, outcome, tokens, engine_done, cached_tokens)))
         if self.access_log is not None and flow.record is not None:
             self.access_log.ended(flow.record, outcome, status, self.now_ns(), output_tokens, cached_tokens)
 
@@ -482,16 +421,6 @@ class Gateway:
     def start_draining(self) -> None:
         """Refuse new requests with 503; parked and forwarded ones go on."""
         self.push(DrainStarted())
-
-    def cut_off(self) -> None:
-        """End every flow that is left; its client is told. First those that wait: nobody is to get the others' room."""
-        for flow in sorted(self._flows.values(), key=lambda flow: flow.relay is not None):
-            if flow.relay is not None:
-                flow.relay.cancel()
-            else:
-                exchange, request_id = flow.exchange, flow.identity.request_id
-                self.end(flow, Outcome.SHUT_DOWN, output_tokens=None, engine_done=True)
-                self.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -510,17 +439,3 @@ class Gateway:
     def _wake(self) -> None:
         self._timer = self._timer_ns = None
         self.push(_TICK)
-
-
-def record_of(flow: Flow, ask: Ask) -> Record:
-    """What the access log is to tell of a request that was counted."""
-    asked = Asked(ask.surface.value, ask.model, ask.stream, ask.sequences, ask.max_new_tokens)
-    record = Record(flow.identity, asked, flow.exchange.peer, flow.exchange.received_ns)
-    record.prompt_tokens, record.exact = flow.prompt_tokens, flow.exact
-    return record
-
-
-# There is nobody to forward to: refused in shadow mode as well.
-_OF_THE_ENGINE: Final = frozenset({Refusal.DRAINING, Refusal.NO_BACKEND})
-_BY_LENGTH: Final = frozenset({Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.TENANT_TOO_LARGE})
-_LACKS_ROOM: Final = frozenset({Refusal.POOL_FULL, Refusal.QUEUE_FULL, Refusal.DEADLINE, Refusal.TENANT_SHARE})

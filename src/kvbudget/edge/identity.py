@@ -23,7 +23,7 @@ MAX_CLASSES: Final = 16
 _MAX_DEADLINE_MS: Final = 86_400_000
 _NAME: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 # OpenAI's clients send the one, Anthropic's the other.
 _CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _PLAIN_CODINGS: Final = frozenset((b"", b"identity"))

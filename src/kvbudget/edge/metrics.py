@@ -87,8 +87,8 @@ class GateMetrics(Collector):
     def __init__(self, gauges: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
         self.gauges = gauges
         self.more: Callable[[], Iterable[Metric]] = lambda: ()  # of whatever brings the requests
-        self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
-        self.refusals: Counter[str] = Counter({refusal.value: 0 for refusal in Refusal})
+        self.outcomes: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
+        self.refusals: dict[str, int] = {refusal.value: 0 for refusal in Refusal}
         self.shadow_refusals: Counter[str] = Counter()
         self.access_log_lost: Callable[[], int] = lambda: 0
         self.spans: Callable[[], tuple[int, int]] = lambda: (0, 0)  # (exported, lost)

@@ -5,23 +5,25 @@ that what reads a log as a trace reads them as well; they are written out only w
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kvbudget.edge.access_log import Record, RequestLog, iso_time
+from kvbudget.edge.access_log import iso_time
+from kvbudget.edge.record import Record, RequestLog
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusals import Outcome, Refusal
 
-KEPT_NS = 900 * 10**9
-MOST_ROWS = 20_000
+KEPT_NS: Final = 900 * 10**9
+MOST_ROWS: Final = 20_000
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Row(NamedTuple):
-    """One request that is over; 0.5 µs and 200 bytes each."""
+    """One request that is over; 200 bytes each."""
 
     since_ns: int
     tenant: str
     priority: int
-    outcome: str
+    outcome: Outcome  # its word is looked up when it is told
     prompt_tokens: int
     prompt_exact: bool
     output_tokens: int | None
@@ -60,22 +62,15 @@ class Recent:
         if record.prompt_tokens is None:
             return
         asked, admitted, identity = record.asked, record.admitted, record.identity
-        self._rows.append(
-            Row(
-                record.since_ns,
-                identity.tenant,
-                identity.priority,
-                outcome.value,
-                record.prompt_tokens,
-                record.exact,
-                output,
-                None if asked is None else asked.declared,
-                None if admitted is None else admitted.max_new_tokens,
-            )
-        )
+        declared = None if asked is None else asked.declared
+        granted = None if admitted is None else admitted.max_new_tokens
+        since_ns, tenant, priority = record.since_ns, identity.tenant, identity.priority
+        row = (since_ns, tenant, priority, outcome, record.prompt_tokens, record.exact, output, declared, granted)
+        self._rows.append(_new(Row, row))
 
 
 def _told(row: Row) -> dict[str, object]:
     told: dict[str, object] = row._asdict()
+    told["outcome"] = row.outcome.value
     del told["since_ns"]
     return {"time": iso_time(row.since_ns), **told}

@@ -202,7 +202,7 @@ class GateService:
         if self._ledger is not None:
             self._ledger.take(instance)
         instance.push = self.gateway.push_at
-        instance.lost, instance.recall = self.gateway.engine_lost, self.gateway.recall
+        instance.lost, instance.recall = self.gateway.recalls.engine_lost, self.gateway.recalls.engine_stuck
         instance.found_up = self._heed_contexts
         self._use_api_key(instance)
 
@@ -321,7 +321,7 @@ class GateService:
 
     async def _cut_off(self) -> None:
         await self.reception.stop()
-        self.gateway.cut_off()
+        self.gateway.recalls.cut_off()
 
     async def close(self) -> None:
         """End everything; may be called in any state."""

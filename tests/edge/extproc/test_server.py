@@ -430,7 +430,7 @@ def test_an_engine_that_was_restarted_ends_what_envoy_has_sent_it(stage: Play) -
         peer = stage.plane.stream()
         await peer.asked(chat_body())
         stage.service.backend.last_looked_ns = time.monotonic_ns() + 1
-        stage.service.gateway.engine_lost(stage.service.instances[0].member)
+        stage.service.gateway.recalls.engine_lost(stage.service.instances[0].member)
         with pytest.raises(aio.AioRpcError) as failed:
             await peer.hear()
         assert failed.value.code() == grpc.StatusCode.UNAVAILABLE  # Envoy ends both sides

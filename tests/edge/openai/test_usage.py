@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, usage_in
+from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, _of_json, usage_in
 from kvbudget.units import Tokens
 
 USAGE = {"prompt_tokens": 19, "completion_tokens": 7, "total_tokens": 26, "prompt_tokens_details": None}
@@ -105,3 +105,24 @@ def test_an_output_without_a_prompt_is_told_alone() -> None:
     usage = usage_in(event)
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (None, 15, None)
+
+
+@given(
+    st.text(),
+    st.integers(0, 10**16),
+    st.integers(0, 10**16),
+    st.permutations(["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"]),
+    st.lists(st.sampled_from(["prompt_logprobs", "usage", "kv_transfer_params"]), unique=True),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+    st.booleans(),
+)
+def test_usage_at_the_end_is_read_as_by_a_parser(
+    content: str, prompt: int, output: int, order: list[str], behind: list[str], signs: tuple[str, str], inside: bool
+) -> None:
+    told = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": 1, "prompt_tokens_details": None}
+    document: dict[str, Any] = {"choices": [content], "usage": {name: told[name] for name in order}}
+    document |= {name: None for name in behind if name != "usage" or not inside}
+    if inside:
+        document = {"metadata": document}
+    answer = json.dumps(document, separators=signs).encode()
+    assert usage_in(answer) == _of_json(answer)

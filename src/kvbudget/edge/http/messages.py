@@ -53,10 +53,14 @@ DATA_PLANE_CODES: Final[dict[str, int]] = {
 
 
 class OwnLines(NamedTuple):
-    """Headers of ours, as they stand on the wire: `lines` end with CRLF each, `names` are theirs, lower-cased."""
+    """Headers of ours, as they stand on the wire: `lines` end with CRLF each, `names` are theirs, lower-cased.
+
+    `plain`: no value in it can hold CR, LF or NUL, whoever sent it: they are numbers, or were looked at before.
+    """
 
     names: frozenset[bytes]
     lines: bytes
+    plain: bool = False
 
 
 class ClientHeaders(NamedTuple):
@@ -154,6 +158,8 @@ def fields_of(own: OwnLines) -> Headers:
 def check_lines(own: OwnLines) -> bytes:
     """Its lines. Raises ValueError unless they are as many as its names: more would come from inside of a value."""
     lines = own.lines
+    if own.plain:
+        return lines
     ends = len(own.names)
     if lines.count(_LF) != ends or lines.count(_CR) != ends or 0 in lines:
         raise ValueError("a header holds CR, LF or NUL")

@@ -12,6 +12,7 @@ from kvbudget.edge.http.messages import Headers
 
 _CR: Final = 13
 _ZERO: Final = 48
+_NINE: Final = 57
 _LENGTH_LINE: Final = b"\r\ncontent-length:"
 _MOST_BYTES: Final = 8192
 """A longer head is not remembered: it would be the odd one, and heads of many clients are kept."""
@@ -42,14 +43,15 @@ class _Known:
         start = len(before)
         if not self._has_length:
             return start
-        stop = data.find(_CR, start, start + LENGTH_DIGITS + 1)
-        if stop < 0:
-            return 0
-        digits = data[start:stop]
+        # Digit by digit: compiled, this loop takes a tenth of what calls to find, cut and convert them take.
+        length, stop, most = 0, start, min(len(data), start + LENGTH_DIGITS)
+        while stop < most and _ZERO <= (byte := data[stop]) <= _NINE:
+            length = 10 * length + byte - _ZERO
+            stop += 1
         # Only as we would write it: an answer without a body is framed otherwise, and 007 is read as it stands there.
-        if not digits.isdigit() or data[start] == _ZERO or not data.startswith(self._behind, stop):
+        if stop == start or data[start] == _ZERO or not data.startswith(self._behind, stop):
             return 0
-        self.length = int(digits)
+        self.length = length
         return stop + len(self._behind)
 
 

@@ -7,12 +7,15 @@ or cancelled.
 import asyncio
 import enum
 import math
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kvbudget.edge.http.chunked import ChunkedDecoder, ChunkedError
 from kvbudget.edge.http.heads import HEAD_END, Framing, HeadError, ResponseHead, parse_response_head
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.repeats import KnownAnswer, KnownAnswers
+
+if TYPE_CHECKING:
+    from kvbudget.edge.http.upstream_pool import UpstreamConnection
 
 # Read with every answer; a member by its class is a slow look-up before Python 3.12.
 _NONE: Final = Framing.NONE
@@ -38,22 +41,6 @@ class Claim(enum.Enum):
     CHARGED = enum.auto()
     UNCHARGED = enum.auto()
     OWN = enum.auto()  # by the gate itself
-
-
-class Lane(Protocol):
-    """What a connection to the upstream is for a transfer."""
-
-    def write(self, data: bytes) -> None:
-        """Bytes for the upstream."""
-
-    def throttle(self, *, paused: bool) -> None:
-        """Stop or go on reading."""
-
-    def release(self, *, reusable: bool) -> None:
-        """The answer is complete; the connection may serve the next request."""
-
-    def abort(self) -> None:
-        """Close now."""
 
 
 class Origin:
@@ -102,7 +89,7 @@ class Transfer:
         self.claim = claim
         self._request = request
         self._origin = origin
-        self.lane: Lane | None = None
+        self.lane: UpstreamConnection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.sent_s = 0.0  # by the loop's clock, when the request was written
         self.started = False  # a byte of the answer has come: no retry any more
@@ -139,7 +126,7 @@ class Transfer:
 
     # The pool and its connections call these.
 
-    def attach(self, lane: Lane) -> None:
+    def attach(self, lane: "UpstreamConnection") -> None:
         """Sends the request on a connection."""
         self.lane = lane
         origin = self._origin
@@ -150,8 +137,6 @@ class Transfer:
 
     def received(self, data: bytes) -> None:
         """One read from the upstream."""
-        origin = self._origin
-        self.deadline_s = origin.time() + origin.read_stall_s
         try:
             decoder = self.decoder
             if decoder is not None:  # in here and not in a method of its own: every event of a stream passes
@@ -166,6 +151,9 @@ class Transfer:
                 self._read_plain(data)
         except (HeadError, ChunkedError) as error:
             self.fail(Failure.BROKEN, f"malformed answer: {error}")
+        if not self.ended and self.deadline_s is not None:  # most answers are whole by now
+            origin = self._origin
+            self.deadline_s = origin.time() + origin.read_stall_s
 
     @property
     def waiting(self) -> bool:

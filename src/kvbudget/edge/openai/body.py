@@ -8,6 +8,7 @@ same reason a changed field is cut into the raw bytes and the rest is never writ
 import gc
 import re
 from dataclasses import dataclass
+from typing import Final
 
 import jiter
 import orjson
@@ -16,18 +17,18 @@ from kvbudget.edge.openai.errors import BadRequestError, shown
 
 # jiter's own limit; real requests nest about ten deep (tool schemas), and every renderer behind us recurses. Counting
 # brackets for a lower limit cost ten times as much as parsing a body of 100 kB.
-MAX_DEPTH = 200
+MAX_DEPTH: Final = 200
 # Of the body itself, each of which is looked at by itself where one is changed. APIs have about a hundred.
-MAX_MEMBERS = 10_000
+MAX_MEMBERS: Final = 10_000
 # Bytes from which a body may hold so many objects that work on each of them is felt by other requests.
-LARGE_BODY_BYTES = 1024 * 1024
+LARGE_BODY_BYTES: Final = 1024 * 1024
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 # Objects and arrays down to a depth that hardly any value has, in one go of C: bracket by bracket, a body of 16 MiB of
 # them kept the event loop for more than a second.
-_USUAL_DEPTH = 12
-_KEY = re.compile(rb"[\s,]*(" + _STRING + rb")\s*:\s*", re.DOTALL)
-_SCALAR = re.compile(_STRING + rb"|[^\s,\]}]++", re.DOTALL)
+_USUAL_DEPTH: Final = 12
+_KEY: Final = re.compile(rb"[\s,]*(" + _STRING + rb")\s*:\s*", re.DOTALL)
+_SCALAR: Final = re.compile(_STRING + rb"|[^\s,\]}]++", re.DOTALL)
 
 
 def read_object(raw: bytes) -> dict[str, object]:
@@ -115,5 +116,5 @@ def _nested(depth: int) -> bytes:
     return pattern
 
 
-_WHOLE = re.compile(_nested(_USUAL_DEPTH), re.DOTALL)
-_RUN = re.compile(rb'(?:[^\[\]{}"]++|' + _STRING + rb"|" + _nested(_USUAL_DEPTH) + rb")*+", re.DOTALL)
+_WHOLE: Final = re.compile(_nested(_USUAL_DEPTH), re.DOTALL)
+_RUN: Final = re.compile(rb'(?:[^\[\]{}"]++|' + _STRING + rb"|" + _nested(_USUAL_DEPTH) + rb")*+", re.DOTALL)

@@ -9,19 +9,20 @@ That form is added up and never written: its indentation alone is depth x elemen
 import json
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from kvbudget.edge.openai.errors import BadRequestError
 
-NFC_GROWTH = 3
-STRUCTURE_GROWTH = 2
+NFC_GROWTH: Final = 3
+STRUCTURE_GROWTH: Final = 2
 # Bytes of indentation beyond which a request is refused: no engine has a context of as many tokens, and one whose
 # template indents tools would have to write them. A schema of 1 MiB, ten deep, has about 3 MiB of it.
-MAX_INDENT_BYTES = 64 * 1024 * 1024
-_INDENT = 4
-_ROLE_BYTES = 20  # of {\n    "role": ""\n}; each character of the role itself becomes at most 6 bytes of JSON
+MAX_INDENT_BYTES: Final = 64 * 1024 * 1024
+_INDENT: Final = 4
+_ROLE_BYTES: Final = 20  # of {\n    "role": ""\n}; each character of the role itself becomes at most 6 bytes of JSON
 # Scalars written at a time: between two slices another thread may run, and little text is held at once.
-_SLICE = 4096
-_CONTAINERS = frozenset((dict, list, tuple))
+_SLICE: Final = 4096
+_CONTAINERS: Final = frozenset((dict, list, tuple))
 
 
 def text_bound(text: str) -> int:
@@ -112,7 +113,7 @@ def messages_bound(messages: Sequence[dict[str, object]]) -> int:
             rest = message.copy()
             rest.pop("content", None)
             others.append(rest)
-    return size + jsons_bound(others)
+    return size + jsons_bound(others) if others else size
 
 
 def _content_text(content: object, others: list[object]) -> int:

@@ -5,6 +5,7 @@ engine see another prompt than the one counted here is refused by name.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.errors import BadRequestError, shown
@@ -13,7 +14,7 @@ from kvbudget.edge.openai.images import IMAGE_PARTS, check_image_part, url_of
 from kvbudget.edge.openai.prompts import ChatPrompt
 
 # The member that carries the text of each kind of text part (vLLM 0.32 MM_PARSER_MAP).
-TEXT_PARTS: Mapping[str, str] = {
+TEXT_PARTS: Final[Mapping[str, str]] = {
     "text": "text",
     "input_text": "text",
     "output_text": "text",
@@ -22,26 +23,27 @@ TEXT_PARTS: Mapping[str, str] = {
     "tool_reference": "name",
 }
 # Members that make a part multimodal whatever its type says (vLLM 0.32 _MEDIA_CONTENT_PART_KEYS).
-_MEDIA_KEYS = frozenset((
+_MEDIA_KEYS: Final = frozenset((
     "image_url", "image_pil", "image_embeds", "input_image", "audio_url", "audio_embeds", "input_audio", "video_url",
     "video_embeds", "prompt_embeds",
 ))  # fmt: skip
 # Arguments of `apply_chat_template` itself (transformers 5): through `chat_template_kwargs` they would replace the
 # template or cut or pad what was counted.
-_RESERVED_KWARGS = frozenset((
+_RESERVED_KWARGS: Final = frozenset((
     "chat_template", "tokenize", "conversation", "messages", "tools", "add_special_tokens", "sanitize_control_tokens",
     "padding", "truncation", "max_length", "tokenizer_kwargs", "processor_kwargs", "return_tensors", "return_dict",
     "return_assistant_tokens_mask",
 ))  # fmt: skip
 
 # Members that change how messages are rendered; a body with none of them needs no further reading.
-_OPTIONS = frozenset((
+_OPTIONS: Final = frozenset((
     "add_generation_prompt", "continue_final_message", "chat_template", "tools", "chat_template_kwargs", "documents",
     "reasoning_effort", "add_special_tokens",
 ))  # fmt: skip
 
-_OPTIONAL_FLAGS = frozenset(("strict", "defer_loading"))
-_NOTHING: Mapping[str, object] = {}
+_OPTIONAL_FLAGS: Final = frozenset(("strict", "defer_loading"))
+_NOTHING: Final[Mapping[str, object]] = {}
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 def chat_prompt(body: dict[str, object]) -> ChatPrompt:
@@ -59,7 +61,7 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
                 parts += content
     images = _images(body, parts) if parts else ()
     if body.keys().isdisjoint(_OPTIONS):
-        return ChatPrompt(messages, None, True, False, {}, False, images)
+        return _new(ChatPrompt, (messages, None, True, False, {}, False, images))
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False
     if continued and generation is not False:

@@ -3,12 +3,12 @@
 Stricter than the engines on purpose: pydantic also takes `"5"`, `5.0` or `true` for 5, and engines differ in that.
 """
 
-from typing import cast
+from typing import Final, cast
 
 from kvbudget.edge.openai.errors import BadRequestError, shown
 
-LARGEST_INTEGER = 2**53
-_OBJECTS = frozenset((dict,))
+LARGEST_INTEGER: Final = 2**53
+_OBJECTS: Final = frozenset((dict,))
 
 # Where a member stands, as `spelled` writes it. Kept in pieces: a body may hold half a million members, and their
 # names are wanted only when one is refused.

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
@@ -10,14 +11,14 @@ from kvbudget.edge.openai.body import Span, member_spans
 
 # Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
 # max_completion_tokens, llama.cpp prefers n_predict to both. One larger than the grant would undo it.
-_ALIASES = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
-_PLAIN = (int, float, type(None))  # what else a cap may be is no number, and changed whatever it says
-_COUNTED = TokenPrompt((1,))  # in place of a prompt that is counted
-_NO_OTHER_NAME = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
+_ALIASES: Final = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
+_PLAIN: Final = (int, float, type(None))  # what else a cap may be is no number, and changed whatever it says
+_COUNTED: Final = TokenPrompt((1,))  # in place of a prompt that is counted
+_NO_OTHER_NAME: Final = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
 
 
 # Members with which the engine needs the text of the prompt, or reads another part of it than was counted.
-_NEEDS_NO_TEXT = frozenset((
+_NEEDS_NO_TEXT: Final = frozenset((
     "echo", "suffix", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs", "kv_transfer_params",
 )).isdisjoint  # fmt: skip
 

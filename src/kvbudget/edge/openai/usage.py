@@ -1,7 +1,7 @@
 """Which token counts the engine reported, read from the last bytes of its answer, plain or SSE."""
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -9,12 +9,22 @@ from kvbudget.units import Tokens
 
 # The relay keeps this much of every answer. vLLM 0.32 writes `usage` behind `choices`, so it is in here unless
 # ids of the prompt or logprobs follow it.
-TAIL_BYTES = 8192
+TAIL_BYTES: Final = 8192
 
 # A quote inside a JSON string is always escaped, so these bytes are a key wherever they stand: content that spells
 # `"usage":` arrives as `\"usage\":` and does not match.
-_USAGE_KEY = re.compile(rb'(?<!\\)"usage"\s*:')
-_LARGEST = 2**53
+_USAGE_KEY: Final = re.compile(rb'(?<!\\)"usage"\s*:')
+# What nearly every plain answer ends with: its own usage, in OpenAI's or in vLLM's order, and behind it members that
+# are null. With one closing brace left, that key stood at the top of the document.
+_LAST_USAGE: Final = re.compile(
+    rb'(?<!\\)"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(0|[1-9][0-9]{0,14})\s*,(?:\s*"total_tokens"\s*:\s*[0-9]+\s*,)?'
+    rb'\s*"completion_tokens"\s*:\s*(0|[1-9][0-9]{0,14})\s*(?:,\s*"total_tokens"\s*:\s*[0-9]+\s*)?'
+    rb'(?:,\s*"prompt_tokens_details"\s*:\s*null\s*)?\}(?:\s*,\s*"[a-z_]+"\s*:\s*null)*\s*\}\s*'
+).fullmatch
+_USAGE_BYTES: Final = 512
+"""Of an answer's end, in which that is looked for."""
+_LARGEST: Final = 2**53
+_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Usage(NamedTuple):
@@ -31,6 +41,9 @@ def usage_in(tail: bytes) -> Usage | None:
     `tail` may begin anywhere inside the answer; only its last `TAIL_BYTES` are read. Anthropic's stream spreads its
     counts over two events (`message_start`, `message_delta`); they are joined when both are in the tail.
     """
+    at = tail.rfind(b'"usage"', -_USAGE_BYTES)
+    if at > 0 and (last := _LAST_USAGE(tail, at)) is not None:  # without reading the rest, which may be long
+        return _new(Usage, (int(last[1]), int(last[2]), None))
     tail = bytes(tail[-TAIL_BYTES:])
     try:
         return _of_events(tail) if _is_event_stream(tail) else _of_json(tail)
@@ -56,14 +69,7 @@ def _of_events(tail: bytes) -> Usage | None:
 
 
 def _of_json(tail: bytes) -> Usage | None:
-    document = _document(tail)
-    if type(document) is dict and type(usage := document.get("usage")) is dict:
-        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        plain = "prompt_tokens_details" not in usage and "input_tokens_details" not in usage
-        if plain and type(prompt) is int and type(completion) is int and 0 <= prompt <= _LARGEST >= completion >= 0:
-            # What most answers say, and nothing else needs to be looked for.
-            return Usage(Tokens(prompt), Tokens(completion), None)
-    return _usage(_counts(document))
+    return _usage(_counts(_document(tail)))
 
 
 def _document(text: bytes) -> object:

@@ -1,9 +1,13 @@
 """OpenAI's `/v1/chat/completions`: what it asks for."""
 
+from typing import Final
+
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
 from kvbudget.edge.surfaces import members
 from kvbudget.edge.surfaces.ask import Ask, Surface
+
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
@@ -15,18 +19,12 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     logprobs = not plain and (fields.boolean(body, "echo") is True) | members.prompt_logprobs(body)
     stream = fields.boolean(body, "stream") or False
     field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    return Ask(
-        surface,
-        members.model(body),
-        stream,
-        sequences,
-        members.max_new(body, field),
-        field,
-        chat_prompt(body),
-        None if plain else members.truncation(body),
-        body,
-        raw,
-        paced=stream and sequences == 1 and not beam,
-        beam=beam,
-        prompt_logprobs=logprobs,
-    )
+    model, prompt = members.model(body), chat_prompt(body)
+    most, truncated = members.max_new(body, field), None if plain else members.truncation(body)
+    paced = stream and sequences == 1 and not beam
+    # fmt: off
+    return _new(Ask, (
+        surface, model, stream, sequences, most, field, prompt, truncated, body, raw,
+        paced, 0, beam, logprobs, None, False, False,
+    ))
+    # fmt: on

@@ -1,17 +1,19 @@
 """Members that several APIs share: how many sequences, which cap, and what is refused whatever the API."""
 
+from typing import Final
+
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.errors import BadRequestError, shown
 from kvbudget.units import Tokens
 
 # Far beyond use, far below what hurts: vLLM 0.32 itself allows 16,384 (VLLM_MAX_N_SEQUENCES).
-MAX_SEQUENCES = 1024
-MOST_MODEL_CHARS = 512  # a hub id has 96 at most, and a path can be served under its own name
-WHY_NO_LOGPROBS = "logprobs of the prompt are computed outside of the KV cache pool and can exhaust GPU memory"
+MAX_SEQUENCES: Final = 1024
+MOST_MODEL_CHARS: Final = 512  # a hub id has 96 at most, and a path can be served under its own name
+WHY_NO_LOGPROBS: Final = "logprobs of the prompt are computed outside of the KV cache pool and can exhaust GPU memory"
 
 # Members whose absence leaves a default. A body with none of them (most are) skips the reading of each: that is a
 # third of what parsing costs.
-OPTIONS = frozenset((
+OPTIONS: Final = frozenset((
     "echo", "n", "n_cmpl", "best_of", "use_beam_search", "prompt_logprobs", "kv_transfer_params",
     "truncate_prompt_tokens", "background", "session_params", "vllm_xargs",
 ))  # fmt: skip

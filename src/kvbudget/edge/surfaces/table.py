@@ -4,7 +4,7 @@ A new API is a module of this package with a `parse`, a name in `Surface`, and a
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     usage: UsageReader | None = None
 
 
-ROWS: dict[Surface, Row] = {
+ROWS: Final[dict[Surface, Row]] = {
     Surface.CHAT: Row(("/v1/chat/completions",), chat.parse),
     Surface.COMPLETIONS: Row(("/v1/completions",), completions.parse),
     Surface.RESPONSES: Row(("/v1/responses",), responses.parse, RESPONSES),
@@ -45,7 +45,7 @@ ROWS: dict[Surface, Row] = {
         pooling.usage,
     ),
 }
-SURFACES: dict[str, Surface] = {path: surface for surface, row in ROWS.items() for path in row.paths}
+SURFACES: Final[dict[str, Surface]] = {path: surface for surface, row in ROWS.items() for path in row.paths}
 
 
 def parse_ask(surface: Surface, raw: bytes) -> Ask:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from kvbudget.edge.openai.ask import Ask, ChatPrompt, OpaquePrompt, TextPrompt, TokenPrompt
 from kvbudget.edge.openai.body import LARGE_BODY_BYTES
@@ -12,14 +13,14 @@ from kvbudget.edge.tokens.count import Count, counted
 # What a chat template adds of its own. The largest seen: default system prompts of about 100 tokens (gpt-oss), tool
 # preambles of about 500 more (DeepSeek V3.1, Qwen3; the same is allowed for documents and other template arguments),
 # role markers of at most 10 per message.
-TEMPLATE_TOKENS_PER_REQUEST = 256
-TEMPLATE_TOKENS_WITH_TOOLS = 1024
-TEMPLATE_TOKENS_PER_MESSAGE = 32
-TEMPLATE_TOKENS_PER_TOOL = 64
+TEMPLATE_TOKENS_PER_REQUEST: Final = 256
+TEMPLATE_TOKENS_WITH_TOOLS: Final = 1024
+TEMPLATE_TOKENS_PER_MESSAGE: Final = 32
+TEMPLATE_TOKENS_PER_TOOL: Final = 64
 # BOS, EOS and the space that SentencePiece puts before a text (Llama 2).
-SPECIAL_TOKENS_PER_PROMPT = 4
+SPECIAL_TOKENS_PER_PROMPT: Final = 4
 # One is enough: a body of 16 MiB takes it a second at most.
-THREADS = 1
+THREADS: Final = 1
 
 
 class BoundCounter:
@@ -80,13 +81,16 @@ def _chat_bound(prompt: ChatPrompt) -> int:
     for message in prompt.messages:
         if isinstance(calls := message.get("tool_calls"), list):
             turns += len(calls)
-    tools = prompt.tools or ()
+    tools, kwargs = prompt.tools, prompt.template_kwargs
+    if not tools and not kwargs:
+        return messages + _template_tokens(turns, tools=False)
+    tools = tools or ()
     return (
         messages
-        + _template_tokens(turns, tools=bool(tools or prompt.template_kwargs))
+        + _template_tokens(turns, tools=True)
         + json_bound(list(tools) or None)
         + TEMPLATE_TOKENS_PER_TOOL * len(tools)
-        + json_bound(prompt.template_kwargs or None)
+        + json_bound(kwargs or None)
     )
 
 

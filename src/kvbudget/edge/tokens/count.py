@@ -1,7 +1,7 @@
 """What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.errors import BadRequestError
@@ -10,6 +10,7 @@ from kvbudget.units import Tokens
 
 # Of one prompt: numbers, or 32-bit numbers of this machine one after another.
 TokenIds = Sequence[int] | bytes
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Count(NamedTuple):
@@ -51,4 +52,5 @@ def counted(ask: Ask, lengths: tuple[int, ...], *, exact: bool, token_ids: Token
     if exact and min(lengths) == 0:
         raise BadRequestError("The prompt has no tokens", "prompt", "empty_prompt")
     limit = ask.truncate_prompt_tokens
-    return Count(tuple(Tokens(n if limit is None else min(n, limit)) for n in lengths), exact, token_ids)
+    tokens = lengths if limit is None else tuple([min(n, limit) for n in lengths])
+    return _new(Count, (cast("tuple[Tokens, ...]", tokens), exact, token_ids, None))

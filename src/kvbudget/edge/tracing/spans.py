@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from kvbudget.edge.access_log import Asked, Record
 from kvbudget.edge.openai.ask import Surface
+from kvbudget.edge.record import Asked, Record
 from kvbudget.edge.tracing.context import Attempt, Trace
 from kvbudget.edge.tracing.otlp import Kind, Value, attributes, span
 from kvbudget.gate.commands import Reject

@@ -5,9 +5,9 @@ from random import Random
 from typing import Final
 
 from kvbudget import __version__
-from kvbudget.edge.access_log import Record, RequestLog
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.record import Record, RequestLog
 from kvbudget.edge.tracing.context import Contexts, Trace
 from kvbudget.edge.tracing.exporter import Exporter
 from kvbudget.edge.tracing.otlp import attributes, resource, scope
