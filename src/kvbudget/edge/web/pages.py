@@ -31,6 +31,7 @@ from kvbudget.simulate.scenarios import SCENARIOS
 LARGEST_CONFIG = 1024 * 1024
 SESSION = "kvbudget.session"  # in the scope of who signed in by a cookie
 _PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
+_ALONE = ("/ledger", "/simulate")  # those that need no gate
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -42,24 +43,30 @@ _TYPES = {
 def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
     """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`, `/simulate`, `/api/simulate`,
     `/api/scenarios`, `/api/pages`; `more`: pages of a running gate."""
-    shown = ("/ledger", "/simulate", *more)
+    shown = (*_ALONE, *more)
 
     async def simulate(request: Request) -> Response:
         return await answered(request, simulator.asked)
-
-    async def pages(request: Request) -> Response:
-        return as_json({"pages": shown, "session": bool(request.scope.get(SESSION))})
 
     return [
         *[Route(path, _page(_PAGES[path])) for path in shown],
         Route("/api/simulate", simulate, methods=["POST"]),
         Route("/api/scenarios", _scenarios),
-        Route("/api/pages", pages),
+        which_pages(*more),
         Route("/static/{name}", _static),
         Route("/api/plan", _plan, methods=["GET", "POST"]),
         Route("/api/catalogue", _catalogue),
         Route("/api/export/{name}", _export, methods=["GET", "POST"]),
     ]
+
+
+def which_pages(*more: str) -> Route:
+    """`/api/pages`: which there are on this port, and whether who asks has signed in to it."""
+
+    async def pages(request: Request) -> Response:
+        return as_json({"pages": (*_ALONE, *more), "session": bool(request.scope.get(SESSION))})
+
+    return Route("/api/pages", pages)
 
 
 async def to_ledger(_: Request) -> Response:

@@ -1,5 +1,5 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
+import { element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, swatch, word } from "./dom.js";
 import { frontier } from "./frontier.js";
 import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
@@ -42,7 +42,7 @@ async function start() {
   await read();
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  by("language").addEventListener("click", otherLanguage);
+  by("language").addEventListener("click", () => { otherLanguage(); slide(); draw(); });
   by("pin").addEventListener("click", keep);
   by("unpin").addEventListener("click", () => { kept = ""; draw(); });
   by("share").addEventListener("click", copy);
@@ -333,7 +333,7 @@ async function exportPasted(name, file) {
   URL.revokeObjectURL(link.href);
 }
 
-// ---- comparing, sharing, language
+// ---- comparing, sharing
 
 function keep() {
   kept = `${query()}` || "layers=32";
@@ -376,11 +376,3 @@ function dropped(event) {
   });
 }
 
-function otherLanguage() {
-  const address = new URLSearchParams(location.search);
-  address.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
-  history.replaceState(null, "", `${location.pathname}?${address}${location.hash}`);
-  inLanguage(address.get("lang"));
-  slide();
-  draw();
-}
