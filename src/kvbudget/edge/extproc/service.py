@@ -16,7 +16,8 @@ from kvbudget.edge.extproc.health import Health
 from kvbudget.edge.extproc.server import start_grpc
 from kvbudget.edge.extproc.stream import Counts, Processor
 from kvbudget.edge.instance import Instance
-from kvbudget.edge.service import DataPlane, GateService, ServiceSettings, started
+from kvbudget.edge.service import DataPlane, GateService, started
+from kvbudget.edge.service_settings import ServiceSettings
 from kvbudget.errors import BadValueError
 from kvbudget.gate.refusals import Refusal
 
