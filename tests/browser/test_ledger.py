@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 CARD = "?model=Gemma-4-26B-A4B&gpu=h100&context=32k&concurrency=8&prompt_lengths=p50=800,p95=4000&output_lengths=300"
-STATES = ["", "?gpu_memory=24GiB&weights=16GiB&overhead=2GiB&activation=0&utilization=1&concurrency=6", CARD]
+PRICED = "model=Qwen3-32B&gpu=h100&context=32k&price_per_hour=2.5"
+STATES = [
+    "",
+    "?gpu_memory=24GiB&weights=16GiB&overhead=2GiB&activation=0&utilization=1&concurrency=6",
+    CARD,
+    f"?{PRICED}",
+]
 
 
 @contextmanager
@@ -286,6 +292,48 @@ def test_every_worked_example_opens_and_says_what_to_look_at(browser: "Browser",
                 expect(page.locator('select[name="scenario"]')).to_have_value(
                     address.split("scenario=")[1].split("&")[0]
                 )
+
+
+@pytest.mark.parametrize(("language", "heading"), [("en", "What tokens cost"), ("zh", "token 的成本")])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_price_shows_what_tokens_cost_in_the_planners_own_figures(
+    browser: "Browser", url: str, language: str, heading: str, width: int
+) -> None:
+    with urllib.request.urlopen(f"{url}/api/plan?{PRICED}", timeout=20) as answer:
+        cost = json.load(answer)["cost"]
+    with opened(browser, f"{url}/ledger?model=Qwen3-32B&gpu=h100&context=32k&lang={language}", width) as page:
+        expect(page.locator("#h-cost")).to_be_hidden()
+        page.fill('input[name="price_per_hour"]', "2.5")
+        expect(page.locator("#h-cost")).to_be_visible()
+        expect(page.locator("#h-cost")).to_have_text(heading)
+        rows = page.locator("#t-cost tbody tr").evaluate_all("all => all.map(r => [...r.cells].map(c => c.innerText))")
+        assert rows == [[rate["busy_text"], rate["output_text"], rate["total_text"]] for rate in cost["rates"]]
+        assert figure(page, "hour") == cost["hour_text"] == "2.50"
+        assert figure(page, "speed") == cost["speed_text"]
+        assert figure(page, "million") == cost["rates"][-1]["output_text"]
+        expect(page.locator("#cost-assumed")).to_be_visible()
+        assert "price_per_hour=2.5" in page.url
+        href = page.locator('[data-export="plan.md"]').get_attribute("href")
+        assert "price_per_hour=2.5" in str(href)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.goto(
+            f"{url}/ledger?{PRICED}&lang={language}&prompt_lengths=p50=800,p95=4000&output_lengths=p50=200,p95=800"
+        )
+        expect(page.locator("#h-cost")).to_be_visible()
+        expect(page.locator("#cost-assumed")).to_be_hidden()
+        page.select_option('select[name="gpu"]', "")
+        expect(page.locator("#cost-unknown")).to_be_visible()
+        expect(page.locator("#t-cost")).to_be_hidden()
+
+
+def test_what_tokens_cost_can_be_compared(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?{PRICED}&lang=en") as page:
+        before = figure(page, "million")
+        page.click("#pin")
+        page.select_option('select[name="dtype"]', "fp8")
+        row = page.locator("#t-compare tbody tr", has_text="a million output tokens")
+        expect(row).to_contain_text(before)
+        expect(row.locator("td").last).not_to_have_text(before)
 
 
 @pytest.mark.parametrize(("language", "pool"), [("en", "tokens in the pool"), ("zh", "池中 token 数")])

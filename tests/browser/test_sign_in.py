@@ -60,6 +60,16 @@ def test_the_token_is_typed_once_and_leads_to_the_page_that_was_asked_for(
     expect(page.locator("h1")).to_have_text(title)
 
 
+def test_whoever_signs_out_in_one_window_is_led_to_the_token_in_the_others(visit: "Visit", admin: str) -> None:
+    page = visit(f"{admin}/live?lang=en", fails=True)
+    page.keyboard.type("s3cret")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Live gate")
+    as_json = "{method: 'POST', headers: {'content-type': 'application/json'}, body: '{}'}"
+    page.evaluate(f"fetch('/logout', {as_json}).then(() => null)")  # as the button of another window does
+    page.wait_for_url("**/login?next=%2Flive**", timeout=20_000)
+
+
 def test_a_wrong_token_is_told_and_a_page_of_somebody_else_is_not_gone_to(visit: "Visit", admin: str) -> None:
     page = visit(f"{admin}/login?next=https%3A%2F%2Fevil.example%2F&lang=en", fails=True)
     page.fill('input[name="token"]', "s3cre")

@@ -114,3 +114,11 @@ def test_it_is_whole_in_both_languages_and_widths(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     serious = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_the_other_language_keeps_the_rest_of_the_address(visit: "Visit", url: str) -> None:
+    page = visit(f"{url}/simulate?scenario=steady&lang=en#h-runs")
+    expect(page.locator('select[name="scenario"]')).to_have_value("steady")
+    page.click("#language")
+    expect(page.locator("h1")).to_have_text("模拟")
+    assert page.url == f"{url}/simulate?scenario=steady&lang=zh#h-runs"

@@ -64,6 +64,96 @@ def test_the_token_is_typed_once_and_the_cookie_stands_for_it_until_who_has_it_l
     play(scene, serve=TOKEN)
 
 
+class Reading:
+    """Somebody who reads the stream of the live page, by a cookie or a header."""
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self.looks = 0
+        self.whole = False  # it ended as an answer does
+        self._url = url
+        self._headers = headers
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async with (
+            httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=30) as client,
+            client.stream("GET", "/api/live/stream") as answer,
+        ):
+            async for line in answer.aiter_lines():
+                self.looks += line == "event: now"
+            self.whole = True
+
+    async def began(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.looks:
+                await asyncio.sleep(0.005)
+
+
+async def cookie_of(url: str) -> dict[str, str]:
+    async with httpx.AsyncClient(base_url=url) as browser:
+        await signed(browser, "")
+        return {"cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+
+
+def test_whoever_signs_out_reads_no_stream_any_more_and_nobody_else_is_cut(play: Play, caplog: Any) -> None:
+    async def scene(stand: Any) -> None:
+        url = stand.service.admin_url
+        own, another = await cookie_of(url), await cookie_of(url)
+        reading = [Reading(url, headers) for headers in (own, own, another, {"authorization": "Bearer s3cret"})]
+        for one in reading:
+            await one.began()
+        async with httpx.AsyncClient(base_url=url, headers=own) as browser:
+            assert (await browser.get("/v1/state")).status_code == 200
+            assert (await browser.post("/logout", json={})).status_code == 200
+        async with asyncio.timeout(5):
+            await asyncio.gather(reading[0].task, reading[1].task)
+        assert [one.whole for one in reading] == [True, True, False, False]
+        seen = reading[2].looks, reading[3].looks
+        await stand.until(lambda: reading[2].looks > seen[0] and reading[3].looks > seen[1])
+        for one in reading[2:]:
+            one.task.cancel()
+        await asyncio.gather(*[one.task for one in reading], return_exceptions=True)
+
+    play(scene, serve=TOKEN)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_stream_ends_with_the_session_also_when_its_time_is_over(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stand: Any) -> None:
+        url = stand.service.admin_url
+        monkeypatch.setattr(admin_sessions, "LONGEST_NS", SECOND)
+        reading = Reading(url, await cookie_of(url))
+        async with asyncio.timeout(10):
+            await reading.task
+        assert reading.looks
+        assert reading.whole
+
+    play(scene, serve=TOKEN)
+
+
+def test_whoever_is_one_session_too_many_ends_the_first_and_what_it_reads() -> None:
+    now, ended = [0], []
+    sessions = Sessions(lambda: now[0])
+    first = sessions.begin()
+    sessions.watch(first, lambda: ended.append("first"))
+    gone: list[str] = []
+    leave = lambda: gone.append("left")  # noqa: E731
+    sessions.watch(first, leave)
+    sessions.unwatch(first, leave)
+    for _ in range(MOST_SESSIONS):
+        last = sessions.begin()
+    assert (ended, gone) == (["first"], [])
+    sessions.watch(first, lambda: ended.append("too late"))  # it is over already
+    assert ended == ["first", "too late"]
+    assert sessions.left_ns(first) == 0
+    assert sessions.left_ns(last) == LONGEST_NS
+    sessions.unwatch(first, leave)
+    sessions.watch(last, lambda: ended.append("last"))
+    now[0] = LONGEST_NS
+    assert not sessions.holds(last)
+    assert ended[-1] == "last"
+
+
 def test_behind_an_encrypting_proxy_the_cookie_travels_encrypted_only(play: Play) -> None:
     async def scene(stand: Any) -> None:
         async with httpx.AsyncClient(base_url=stand.service.admin_url) as browser:
@@ -135,6 +225,49 @@ def test_guessing_is_slow_and_the_right_token_waits_as_well(play: Play) -> None:
             assert (await browser.get("/v1/state", headers=right)).status_code == 200
 
     play(scene, serve=TOKEN)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def test_a_program_that_guesses_is_slowed_down_and_one_that_knows_never_is(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        async with httpx.AsyncClient(base_url=stand.service.admin_url) as program:
+            for number in range(admin_sessions.PEER_TRIES):
+                wrong = await program.get("/v1/state", headers=bearer(f"guess-{number}"))
+                assert (wrong.status_code, wrong.headers["www-authenticate"]) == (401, "Bearer")
+                assert (await program.get("/v1/state", headers=bearer("s3cret"))).status_code == 200
+            for path in ("/v1/state", "/metrics", "/live"):
+                limited = await program.get(path, headers={**bearer("another"), **HTML})
+                assert limited.status_code == 429
+                assert 1 <= int(limited.headers["retry-after"]) <= 10
+                assert "too many wrong tokens" in limited.json()["error"]
+            assert (await program.get("/v1/state", headers=bearer("s3cret"))).status_code == 200
+            assert (await program.get("/health", headers=bearer("another"))).status_code == 200  # it wants none
+            assert (await program.get("/v1/state")).status_code == 401  # nothing was guessed
+            assert (await program.get("/v1/state", headers={"authorization": "Basic eDp5"})).status_code == 401
+            # Nor does a program with an old token keep people from signing in.
+            assert (await signed(program, "")).status_code == 200
+            assert (await program.get("/v1/state", headers=bearer("old"))).status_code == 200  # by the cookie
+
+    play(scene, serve=TOKEN)
+
+
+def test_guesses_of_programs_come_back_one_by_one() -> None:
+    now = [0]
+    sign_in = SignIn(admin_sessions.hashed("s3cret"), lambda: now[0])
+
+    def waits(peer: str) -> bool:
+        return sign_in.guessed(Request({"type": "http", "headers": [], "client": (peer, 1)})) is not None
+
+    at_once = admin_sessions.PEER_TRIES
+    assert [waits("a") for _ in range(at_once + 2)] == [False] * at_once + [True] * 2
+    assert not waits("b")
+    now[0] = 10 * SECOND
+    assert [waits("a"), waits("a")] == [False, True]  # those that were refused cost no further wait
+    answers = [waits(f"peer-{number}") for number in range(2 * admin_sessions.ALL_TRIES)]
+    assert answers.count(False) < admin_sessions.ALL_TRIES
 
 
 def test_guesses_that_come_all_at_once_are_no_more(play: Play) -> None:

@@ -9,7 +9,8 @@ from kvbudget.cli.serving.flags import add_flags
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.cli.serving.worker import Worker
-    from kvbudget.edge.service import GateService, ServiceSettings
+    from kvbudget.edge.service import GateService
+    from kvbudget.edge.service_settings import ServiceSettings
 
 EPILOG = """examples:
   kvbudget extproc --backend http://10.0.0.7:8000

@@ -19,7 +19,8 @@ from kvbudget.errors import BadValueError, InputError, printable
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
     from kvbudget.edge.instance import Instance
-    from kvbudget.edge.service import GateService, ServiceSettings
+    from kvbudget.edge.service import GateService
+    from kvbudget.edge.service_settings import ServiceSettings
 
 EPILOG = """examples:
   kvbudget serve --embedded-engine

@@ -58,9 +58,7 @@ def admin_app(
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def ready(_: Request) -> Response:
-        admission = gateway.admission
-        problem = "" if gateway.fleet.backend_up else problem_of(gateway) or "engine down"
-        problem = "draining" if admission.draining else problem
+        problem = "draining" if gateway.admission.draining else problem_of(gateway)
         return JSONResponse({"ready": not problem, "problem": problem}, status_code=503 if problem else 200)
 
     async def state(_: Request) -> Response:

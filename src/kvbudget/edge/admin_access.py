@@ -41,6 +41,9 @@ class AdminAccess:
             if answer is not None:
                 await answer(scope, receive, send)
                 return
+            if self._sign_in is not None and scope.get(SESSION) and scope["method"] == "GET":
+                await self._sign_in.serve(self._app, scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response | None:
@@ -54,7 +57,8 @@ class AdminAccess:
 
     async def _of_who_signed_in(self, request: Request, sign_in: SignIn) -> Response | None:
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and sign_in.is_token(sent.strip()):
+        is_bearer = scheme.lower() == "bearer"
+        if is_bearer and sign_in.is_token(sent.strip()):
             return None
         path = request.url.path
         if path in PATHS:
@@ -62,6 +66,8 @@ class AdminAccess:
         if path.startswith(OPEN_FOLDER) and request.method in _READING:
             return None
         if not sign_in.knows(request):
+            if is_bearer and (limited := sign_in.guessed(request)) is not None:
+                return limited
             if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
                 return to_sign_in(request)
             told = "this port wants Authorization: Bearer TOKEN (KVBUDGET_ADMIN_TOKEN of the gate)"

@@ -22,13 +22,14 @@ class Sessions:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self._until_ns: OrderedDict[bytes, int] = OrderedDict()  # by hash, the oldest first
+        self._watching: dict[bytes, list[Callable[[], None]]] = {}
 
     def begin(self) -> str:
         """A new one: what the browser has to show from now on."""
         secret = secrets.token_urlsafe(32)
         self._until_ns[hashed(secret)] = self._now_ns() + LONGEST_NS
         if len(self._until_ns) > MOST_SESSIONS:
-            self._until_ns.popitem(last=False)
+            self._end(next(iter(self._until_ns)))
         return secret
 
     def holds(self, secret: str) -> bool:
@@ -41,7 +42,34 @@ class Sessions:
 
     def end(self, secret: str) -> None:
         """It is over; nothing happens if it was."""
-        self._until_ns.pop(hashed(secret), None)
+        self._end(hashed(secret))
+
+    def left_ns(self, secret: str) -> int:
+        """For how long it holds still; 0 where it does not."""
+        until_ns = self._until_ns.get(hashed(secret))
+        return 0 if until_ns is None else max(0, until_ns - self._now_ns())
+
+    def watch(self, secret: str, ended: Callable[[], None]) -> None:
+        """Hear when it is over by whatever but its time; at once, if it is. `unwatch` follows."""
+        key = hashed(secret)
+        if key in self._until_ns:
+            self._watching.setdefault(key, []).append(ended)
+        else:
+            ended()
+
+    def unwatch(self, secret: str, ended: Callable[[], None]) -> None:
+        """Hear of it no more; nothing happens if nobody did."""
+        key = hashed(secret)
+        watching = self._watching.get(key, [])
+        if ended in watching:
+            watching.remove(ended)
+        if not watching:
+            self._watching.pop(key, None)
+
+    def _end(self, key: bytes) -> None:
+        self._until_ns.pop(key, None)
+        for ended in self._watching.pop(key, ()):
+            ended()
 
 
 class Tries:

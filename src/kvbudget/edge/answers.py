@@ -14,6 +14,7 @@ from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusals import QueueBound, Refusal
+from kvbudget.gate.rejections import LEDGER_LOST_RETRY_NS
 
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
 _JITTER: Final = 0.25
@@ -100,7 +101,8 @@ class Refuser:
         """Answer a request that was counted or admitted already, and is refused for want of an engine, or by it."""
         answer = ANSWERS[refusal]
         status = self._overload_status if answer.status == 429 else answer.status
-        headers = [*_JSON, *identified(exchange, request_id), *retry_headers(UNREACHABLE_RETRY_NS, self.jitter)]
+        retry_ns = LEDGER_LOST_RETRY_NS if refusal is Refusal.LEDGER_LOST else UNREACHABLE_RETRY_NS
+        headers = [*_JSON, *identified(exchange, request_id), *retry_headers(retry_ns, self.jitter)]
         exchange.respond(status, headers, _form(exchange).body(status, answer.code, told, request_id=request_id))
 
     def _message_of_inputs(self, reject: Reject) -> str:

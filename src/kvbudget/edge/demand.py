@@ -27,7 +27,7 @@ EVERY_S = 5.0
 HORIZON_MINUTES = 30
 _KEPT_MINUTES = 120  # shown; the forecaster keeps what it needs itself
 _NS_PER_MINUTE = 60 * 10**9
-_DRAINS_S = (10, 60)
+DRAINS_S = {"free_blocks_in_10_s": 10, "free_blocks_in_60_s": 60}
 FORECAST_GAUGES = {
     "kvbudget_demand_tokens": (
         "Tokens that would have to be in flight to serve everybody: promised, waiting, and refused for lack of room in "
@@ -168,8 +168,9 @@ class DemandWatch:
         return {
             **one.document(self._demand(one)),
             "drain": {
+                "pool_blocks": gate.ledger.pool_blocks,
                 "free_blocks": gate.free_blocks(),
-                **{f"free_blocks_in_{s}_s": free_blocks_in(gate, s * 10**9, now_ns) for s in _DRAINS_S},
+                **{name: free_blocks_in(gate, s * 10**9, now_ns) for name, s in DRAINS_S.items()},
             },
         }
 

@@ -46,6 +46,7 @@ _OUTCOMES: Final[dict[RelayOutcome, Outcome]] = {
 _ENGINE_DONE: Final = frozenset(
     {RelayOutcome.DONE, RelayOutcome.WITHHELD, RelayOutcome.UNREACHABLE, RelayOutcome.NO_CONNECTION}
 )
+_WELL: Final = frozenset({RelayOutcome.DONE, RelayOutcome.UNSEEN})
 _UNANSWERED: Final = frozenset(
     {
         RelayOutcome.UNREACHABLE,
@@ -63,6 +64,13 @@ def _outcome_of(flow: Flow, ended: RelayOutcome, *, done: bool) -> Outcome:
     if flow.forfeited and ended is RelayOutcome.CANCELLED:
         return Outcome.LEASE_LOST
     return Outcome.ENGINE_LOST if flow.lost else _OUTCOMES[ended]
+
+
+def _failure(ended: RelayOutcome, outcome: Outcome) -> str | None:
+    """What a trace calls an end that is not that of a whole answer: what was not shown to us is none."""
+    if outcome is Outcome.FINISHED:
+        return None
+    return outcome.value if ended in _WELL else ended.value  # well, but of an engine that is another one by now
 
 
 class RelayEnds:
@@ -88,7 +96,7 @@ class RelayEnds:
                 if usage is not None:
                     output_tokens, cached_tokens = usage.completion_tokens, usage.cached_tokens
         if flow.record is not None and flow.record.trace is not None:
-            failure = None if done else ended.value
+            failure = None if done else _failure(ended, outcome)
             prompt_tokens = usage.prompt_tokens if usage is not None else None
             flow.record.trace.over(gateway.now_ns(), end.status, failure, prompt_tokens)
         if flow.unreported_events:

@@ -1,6 +1,7 @@
 """The instances for people and machines: how each stands, and taking one out of service and back."""
 
 from collections.abc import Callable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -10,6 +11,8 @@ from kvbudget.edge.gateway import Gateway
 from kvbudget.gate.fleet.events import Drained
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import tiers_of
+
+_DOWN: Final = "engine down"
 
 
 def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:
@@ -48,12 +51,14 @@ def held_blocks(gateway: Gateway, member: Member) -> int | None:
 
 
 def problem_of(gateway: Gateway) -> str:
-    """Why no instance takes requests."""
+    """Why no instance takes requests; empty where one does."""
+    if gateway.fleet.backend_up:
+        return ""
     told = [(member, gateway.backends[member.name].facts.problem) for member in gateway.fleet.members]
     if not told:
-        return gateway.backend.facts.problem
+        return gateway.backend.facts.problem or _DOWN
     if len(told) == 1 and not told[0][0].leaving:
-        return told[0][1] or _ledger_lost(told[0][0])
+        return told[0][1] or _out_of_service(told[0][0]) or _DOWN
     return "; ".join(f"{member.name}: {_out_of_service(member) or why}" for member, why in told)
 
 

@@ -133,6 +133,8 @@ class Reception:
         try:
             identity = self.identities.read_of(exchange, request_id)
             ask = parse_ask(surface, exchange.body)
+            if exchange.unseen:
+                ask = ask._replace(paced=False)  # its tokens pass where nobody tells us of them
             flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
             unknown = fleet.only is None and not fleet.serves(ask.model)
             if unknown or admission.draining or not admission.backend_up:

@@ -5,8 +5,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Protocol
 
 from kvbudget.edge.access_log import AccessLog
@@ -20,111 +19,38 @@ from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.edge.demand import DemandWatch
 from kvbudget.edge.discovery.discovery import Discovery, discovery_of
 from kvbudget.edge.discovery.nowhere import nowhere
-from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.address import host_port
-from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
 from kvbudget.edge.identity import Identities
 from kvbudget.edge.instance import Instance
 from kvbudget.edge.instance_settings import InstanceSettings
-from kvbudget.edge.keys import ApiKey, KeyRing
+from kvbudget.edge.keys import KeyRing
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.past import Past
 from kvbudget.edge.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.reception import Reception
+from kvbudget.edge.service_settings import ServiceSettings
 from kvbudget.edge.shared_ledger import SharedLedger
 from kvbudget.edge.tokens.by_model import CounterByModel
 from kvbudget.edge.tokens.count import Counter
-from kvbudget.edge.tokens.counting import CountingSettings, watched
+from kvbudget.edge.tokens.counting import watched
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
 from kvbudget.edge.vocabularies import counter_of_all, counters_of, heed_contexts, heed_model
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
-from kvbudget.gate.fleet.options import FleetConfig
-from kvbudget.gate.gate import GateConfig
-from kvbudget.pool.groups import Layout
 from kvbudget.units import Tokens
+
+__all__ = ["DataPlane", "GateService", "ServiceSettings", "start_service", "started"]
 
 log = logging.getLogger("kvbudget.service")
 
 _OTHERS_S = 2.0  # where one engine is up, how long the others are waited for at the start
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block).
-
-    `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
-    is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
-    tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
-    `instances`: several engines, each by itself; else the one at `backend_url`. `sources`: where engines are found
-    beside them (`kubernetes`: how its API server is asked); then there may be none else.
-    `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
-    is asked. `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none.
-    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
-    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends.
-    `backend_api_key`: that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections
-    begin with a PROXY header. `ledger`: `memory`, or the address of the one that all gates before the same engines
-    share, with slices that last `lease_seconds`; `ledger_lost`: what to do when it does not answer for so long:
-    `refuse`, or go by an equal part of the pool (`slice`). `workers`: processes that serve the port, each with a
-    service of its own.
-    """
-
-    backend_url: str
-    instances: tuple[InstanceSettings, ...] = ()
-    fleet: FleetConfig = field(default_factory=FleetConfig)
-    tokenizer: str = "engine"
-    counting: CountingSettings = field(default_factory=CountingSettings)
-    pool_blocks: int | None = None
-    block_size: int | None = None
-    layout: Layout | None = None
-    gate: GateConfig = field(default_factory=GateConfig)
-    default_max_tokens: int = 2048
-    max_prompt_logprobs_tokens: int = 0
-    host: str = "127.0.0.1"
-    port: int = 8800
-    workers: int = 1
-    admin_host: str = "127.0.0.1"
-    admin_port: int = 8801
-    overload_status: int = 429
-    prefix_cache_assumed: bool = False
-    learned_state: str | None = None
-    keys: Mapping[str, ApiKey] = field(default_factory=dict)
-    access_log: str | None = None
-    tracing: TracingSettings | None = None
-    shadow: bool = False
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    backend_ca: str | None = None
-    backend_api_key: str | None = field(default=None, repr=False)
-    proxy_protocol: tuple[str, ...] = ()
-    admin_token: str | None = field(default=None, repr=False)
-    ledger: str = field(default="memory", repr=False)  # it may have a password in it
-    lease_seconds: float = 5.0
-    ledger_lost: str = "refuse"
-    server_limits: ServerLimits = field(default_factory=ServerLimits)
-    upstream_limits: UpstreamLimits = field(default_factory=UpstreamLimits)
-    sources: tuple[Sought, ...] = ()
-    kubernetes: KubernetesAccess | None = None
-
-    def each(self) -> tuple[InstanceSettings, ...]:
-        """Every instance that is named, with what holds for all of them where it says nothing itself."""
-        if not self.instances and not self.sources:
-            return (InstanceSettings(self.backend_url, "", self.pool_blocks, self.block_size, self.layout),)
-        return tuple([self.completed(one) for one in self.instances])
-
-    def completed(self, one: InstanceSettings) -> InstanceSettings:
-        """With what holds for all where it says nothing itself."""
-        layout = self.layout if one.block_size is None else one.layout
-        blocks = self.pool_blocks if one.pool_blocks is None else one.pool_blocks
-        size = self.block_size if one.block_size is None else one.block_size
-        return replace(one, pool_blocks=blocks, block_size=size, layout=layout)
 
 
 class DataPlane(Protocol):

@@ -11,8 +11,10 @@ from urllib.parse import quote, urlsplit
 import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvbudget.edge.admin_sessions import LONGEST_NS, Sessions, Tries, hashed
+from kvbudget.edge.session_streams import serve_while_it_holds
 from kvbudget.edge.web.answering import as_json, body_of
 from kvbudget.edge.web.pages import page_named
 from kvbudget.errors import BadValueError
@@ -28,6 +30,7 @@ class SignIn:
         self._digest = digest
         self._sessions = Sessions(now_ns)
         self._tries = Tries(now_ns)
+        self._guesses = Tries(now_ns)  # apart: a program with an old token must keep nobody from signing in
 
     def is_token(self, given: str) -> bool:
         """Compared in constant time."""
@@ -35,8 +38,21 @@ class SignIn:
 
     def knows(self, request: Request) -> bool:
         """Whether the browser showed a cookie that holds."""
-        secret = request.cookies.get(_cookie_of(request), "")
+        secret = _secret_in(request)
         return bool(secret) and self._sessions.holds(secret)
+
+    def guessed(self, request: Request) -> Response | None:
+        """It brings a token in its headers that is none. None: it may be told so; else it has to wait. Whoever brings
+        the right one is never asked for, so that nobody is kept out by the guesses of others."""
+        peer = _peer_of(request)
+        if wait_ns := self._guesses.wait_ns(peer):
+            return _too_many(wait_ns)
+        self._guesses.was_wrong(peer)
+        return None
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the app answer one that it knows, for as long as it does."""
+        await serve_while_it_holds(app, scope, receive, send, self._sessions, _secret_in(Request(scope)))
 
     async def answer(self, request: Request) -> Response:
         """To one of `PATHS`."""
@@ -55,13 +71,9 @@ class SignIn:
         return await self._sign_in(request) if path == "/login" else self._sign_out(request)
 
     async def _sign_in(self, request: Request) -> Response:
-        peer = "" if request.client is None else request.client.host
-        wait_ns = self._tries.wait_ns(peer)
-        if wait_ns:
-            seconds = -(-wait_ns // 10**9)
-            answer = as_json({"error": f"too many wrong tokens; try again in {seconds} s"}, 429)
-            answer.headers["retry-after"] = str(seconds)
-            return answer
+        peer = _peer_of(request)
+        if wait_ns := self._tries.wait_ns(peer):
+            return _too_many(wait_ns)
         self._tries.was_wrong(peer)  # until shown otherwise: while the body comes, others of this address come too
         token = await _token_in(request)
         if not self.is_token(token):
@@ -72,7 +84,7 @@ class SignIn:
         return answer
 
     def _sign_out(self, request: Request) -> Response:
-        self._sessions.end(request.cookies.get(_cookie_of(request), ""))
+        self._sessions.end(_secret_in(request))
         answer = as_json({"signed_in": False})
         self._set(answer, request, "", 0)
         return answer
@@ -82,6 +94,17 @@ class SignIn:
         answer.set_cookie(
             _cookie_of(request), secret, max_age=seconds, path="/", secure=encrypted, httponly=True, samesite="strict"
         )
+
+
+def _peer_of(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
+def _too_many(wait_ns: int) -> Response:
+    seconds = -(-wait_ns // 10**9)
+    answer = as_json({"error": f"too many wrong tokens; try again in {seconds} s"}, 429)
+    answer.headers["retry-after"] = str(seconds)
+    return answer
 
 
 def to_sign_in(request: Request) -> Response:
@@ -102,6 +125,10 @@ def from_own_page(request: Request) -> bool:
         return True
     origin = urlsplit(request.headers.get("origin", ""))
     return bool(origin.netloc) and origin.netloc == request.headers.get("host", "")
+
+
+def _secret_in(request: Request) -> str:
+    return request.cookies.get(_cookie_of(request), "")
 
 
 def _cookie_of(request: Request) -> str:

@@ -60,7 +60,7 @@ from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Queue, Waiting
 from kvbudget.gate.refusals import Refusal, outcome_of
-from kvbudget.gate.rejections import Rejections
+from kvbudget.gate.rejections import LEDGER_LOST_RETRY_NS, Rejections
 from kvbudget.gate.resolve import Resolver
 from kvbudget.gate.returns import Booking, Returns
 from kvbudget.gate.tails import Tails
@@ -74,7 +74,6 @@ __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK: Final = Tick()
 _FOR_EVER_NS: Final = 1 << 62
-_LOST_RETRY_NS: Final = 2_000_000_000
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 
@@ -241,7 +240,7 @@ class Gate:
         if self.ledger_lost:
             return [
                 *commands,
-                self.rejections.reject(event, Refusal.LEDGER_LOST, now_ns, retry_after_ns=_LOST_RETRY_NS),
+                self.rejections.reject(event, Refusal.LEDGER_LOST, now_ns, retry_after_ns=LEDGER_LOST_RETRY_NS),
             ]
         resolved = self.resolver.resolve(event)
         if isinstance(resolved, Refusal):
@@ -432,7 +431,7 @@ class Gate:
             look = True
         commands: list[Command] = []
         if self.ledger_lost and self.queue:
-            commands += self._throw_out_all(Refusal.LEDGER_LOST, now_ns, _LOST_RETRY_NS)
+            commands += self._throw_out_all(Refusal.LEDGER_LOST, now_ns, LEDGER_LOST_RETRY_NS)
         for late in self.queue.expired(now_ns):
             waited_ns = now_ns - late.since_ns
             commands.append(self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))
@@ -474,5 +473,6 @@ class Gate:
 
     def refuse(self, event: Arrived, refusal: Refusal, now_ns: int, *, waited_ns: int = 0) -> Reject:
         """The answer to one who is not at this gate and may come to none, as no engine takes it now."""
-        retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else _DOWN_RETRY_NS
+        lost = refusal is Refusal.LEDGER_LOST
+        retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else LEDGER_LOST_RETRY_NS if lost else _DOWN_RETRY_NS
         return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_ns, waited_ns=waited_ns)

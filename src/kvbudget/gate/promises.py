@@ -308,7 +308,8 @@ class Promises:
         """Of a pool that several share, so much is ours; whether one may be let in by that who was not before."""
         ledger = self._ledger
         more = event.blocks > (ledger.slice_blocks or 0) or event.sequences > (self._slice_sequences or 0)
-        more = more or (event.yields_to is None and self._yields_to is not None)
+        yielded = self._yields_to
+        more = more or (yielded is not None and (event.yields_to is None or event.yields_to > yielded))
         self._yields_to, self.gates = event.yields_to, event.gates
         self._slice_sequences, self.elsewhere_sequences = event.sequences, event.sequences_elsewhere
         self.elsewhere_blocks = event.elsewhere

@@ -29,7 +29,7 @@ def free_blocks_in(gate: "Gate", within_ns: int, now_ns: int) -> Blocks:
     expected to have ended by then (as Retry-After expects it), at most the whole pool."""
     ledger, remaining_ns = gate.ledger, gate.expectation.remaining_ns
     ending = sum([living.net_blocks for living in ledger if remaining_ns(living, now_ns) <= within_ns])
-    return Blocks(max(0, min(ledger.capacity_blocks, gate.free_blocks() + ending)))
+    return Blocks(max(0, min(ledger.pool_blocks, gate.free_blocks() + ending)))
 
 
 def prospect_of(gate: "Gate", event: Arrived, now_ns: int) -> Prospect:

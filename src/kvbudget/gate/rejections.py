@@ -1,5 +1,7 @@
 """Decides what a refused client is told: what it needed, what was free, what would be served, when to come back."""
 
+from typing import Final
+
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
@@ -19,6 +21,7 @@ from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Tokens
 
 MIN_RETRY_NS = 1_000_000_000  # sooner than a second is no waiting time worth telling
+LEDGER_LOST_RETRY_NS: Final = 2_000_000_000  # a failover takes seconds, a restart of an engine longer
 
 
 class Rejections:

@@ -17,6 +17,7 @@ from kvbudget.planner.sensitivity import Change, sensitivity
 from kvbudget.report.amounts import interval_of, parts_of, ratio_text
 from kvbudget.report.contents import quantity_text
 from kvbudget.report.groups import group_lines
+from kvbudget.report.priced import Priced, priced_json, priced_told
 from kvbudget.report.verdict import counted, findings_told, verdict_of
 from kvbudget.units import MIB, Tokens, format_size
 
@@ -28,16 +29,22 @@ Document = dict[str, object]
 
 
 def ledger_document(
-    plan: Plan, concurrency: int, *, target: int | None, sized_to_need: bool, with_block: Callable[[int], Plan]
+    plan: Plan,
+    concurrency: int,
+    *,
+    target: int | None,
+    sized_to_need: bool,
+    with_block: Callable[[int], Plan],
+    cost: Priced | None = None,
 ) -> Document:
     """What the page shows. `sized_to_need`: no card was given, so the pool is just what the requests take.
 
     `target`: requests at once that somebody asked for; None: `concurrency` is but an example.
-    `with_block` plans the same with another block size; the tail waste of each is shown.
+    `with_block` plans the same with another block size; the tail waste of each is shown. `cost`: if there is a price.
     """
     return {
         "schema": SCHEMA,
-        "plan": plan_json(plan),
+        "plan": plan_json(plan) if cost is None else {**plan_json(plan), "cost": priced_json(cost)},
         "sized_to_need": sized_to_need,
         "verdict": verdict_of(plan)._asdict(),
         "figures": _figures(plan, concurrency, target),
@@ -52,6 +59,7 @@ def ledger_document(
         "naive": [_naive(answer) for answer in naive_answers(plan)],
         "retreat": [] if sized_to_need else _retreat(plan),
         "findings": [finding._asdict() for finding in findings_told(plan)],
+        "cost": None if cost is None else priced_told(cost),
     }
 
 

@@ -74,6 +74,41 @@ def test_addresses_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scene())
 
 
+def test_an_instance_that_has_gone_is_forgotten_even_while_its_name_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        names, endpoints = Names(monkeypatch), Endpoints()
+        names.known = {"engine": ["10.0.0.2"]}
+        endpoints.add("a", "http://10.0.0.1:8000")
+        endpoints.add("b", "http://engine:8000")
+        assert endpoints.avoided(frozenset({"10.0.0.1:8000"})) == frozenset({"b"})
+        looking = asyncio.create_task(endpoints.resolve())
+        await asyncio.sleep(0)
+        endpoints.remove("a")
+        endpoints.remove("b")
+        await looking
+        assert (endpoints.of("a"), endpoints.of("b"), endpoints.any_but(frozenset())) == (None, None, None)
+        assert endpoints.avoided(frozenset({"10.0.0.1:8000"})) is None
+        await endpoints.resolve()
+        assert names.asked == 1
+        endpoints.remove("never there")
+
+    asyncio.run(scene())
+
+
+def test_who_comes_back_by_another_address_is_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        names, endpoints = Names(monkeypatch), Endpoints()
+        names.known = {"engine": ["10.0.0.2"]}
+        endpoints.add("a", "http://engine:8000")
+        endpoints.add("a", "http://10.0.0.1:8000")
+        await endpoints.resolve()
+        assert endpoints.of("a") == "10.0.0.1:8000"
+
+    asyncio.run(scene())
+
+
 def test_a_subset_leaves_what_is_in_it_and_follows_a_name_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         names, endpoints = Names(monkeypatch), Endpoints()

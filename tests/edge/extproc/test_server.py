@@ -28,7 +28,9 @@ from extproc_peer import (
 from kvbudget.edge.extproc.service import Timeouts
 from kvbudget.edge.extproc.wire import BodyMode, ProcessingRequest
 from kvbudget.edge.http.limits import ServerLimits
+from kvbudget.gate.events import SliceChanged, Tick
 from kvbudget.gate.policies import Policy
+from kvbudget.units import Blocks
 
 Play = Callable[..., None]
 
@@ -393,6 +395,20 @@ def test_without_an_engine_it_is_a_503_and_not_ready(stage: Play) -> None:
     stage(scene)
 
 
+def test_a_lost_ledger_is_a_503_and_not_ready(stage: Play) -> None:
+    async def scene(stage: Any) -> None:
+        gate = stage.service.gate
+        gate.handle(SliceChanged(Blocks(10), 9, 1, Blocks(0)), 0)
+        gate.handle(Tick(), 1)
+        peer = stage.plane.stream()
+        answer = await peer.asked(chat_body())
+        assert answer.immediate_response.status.code == 503
+        assert [await stage.plane.health(name) for name in ("liveness", "readiness", "")] == [1, 2, 2]
+        await peer.hang_up()
+
+    stage(scene)
+
+
 def test_a_drain_refuses_the_new_and_lets_the_old_end(stage: Play) -> None:
     async def scene(stage: Any) -> None:
         old, new = stage.plane.stream(), stage.plane.stream()
@@ -465,6 +481,23 @@ def test_without_the_bodies_of_answers_nothing_is_learned_and_trajectory_decides
         assert stage.service.gate.learned.lengths.answers == 0
 
     stage(scene, policy=Policy.LEARNED)
+
+
+@pytest.mark.parametrize(("mode", "watched"), [(BodyMode.NONE, False), (BodyMode.FULL_DUPLEX, True)])
+@pytest.mark.parametrize("vocabularies", [1, 2])
+def test_a_stream_that_is_not_shown_is_not_taken_to_be_watched(
+    stage: Play, vocabularies: int, mode: int, watched: bool
+) -> None:
+    async def scene(stage: Any) -> None:
+        stage.engines[-1].models = ["x", "m"][-vocabularies:]  # one that counts for itself has its first model's
+        members = [instance.member for instance in stage.service.instances]
+        await stage.until(lambda: len({member.vocabulary for member in members}) == vocabularies)
+        peer = stage.plane.stream()
+        await peer.asked(chat_body(stream=True), response_mode=mode)
+        assert [living.paced for member in members for living in member.gate.ledger] == [watched]
+        await peer.hang_up()
+
+    stage(scene, engines=vocabularies, serve={"tokenizer": "engine"})
 
 
 def test_grpc_over_tls_with_a_certificate_that_can_be_changed(stage: Play, tmp_path: Path) -> None:

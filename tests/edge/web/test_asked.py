@@ -36,7 +36,10 @@ def test_8001_tokens_waste_15_slots_of_8016() -> None:
         ("head_dim", "4097"), ("context", "0"), ("context", "abc"), ("context", "9999999999999999"),
         ("concurrency", "1000001"), ("block", "0"), ("tp", "65"), ("utilization", "0"), ("utilization", "1.1"),
         ("utilization", "nan"), ("dtype", "fp12"), ("model", "no-such"), ("gpu", "no-such"), ("gpu_memory", "24"),
-        ("weights", "many"), ("prompt_lengths", "p51=3"), ("colour", "red"), ("layers", "9" * 5000),
+        ("weights", "many"), ("prompt_lengths", "p51=3"), ("colour", "red"),
+        ("price_per_hour", "0"), ("price_per_hour", "-1"),
+        ("price_per_hour", "inf"), ("price_per_hour", "nan"), ("price_per_hour", "1e7"), ("price_per_hour", "2 EUR"),
+        ("layers", "9" * 5000),
     ],
 )  # fmt: skip
 def test_a_field_out_of_range_is_refused_by_its_name(name: str, value: str) -> None:

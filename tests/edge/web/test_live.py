@@ -127,3 +127,19 @@ def test_the_pages_are_on_the_admin_port_and_nothing_of_them_on_the_other(play: 
         assert (await stand.client.get("/live")).status_code == 404
 
     play(scene)
+
+
+def test_why_nothing_is_taken_is_told_where_ready_tells_it(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        name = stand.service.backend.name
+        async with httpx.AsyncClient(base_url=stand.service.admin_url, timeout=10) as admin:
+            await admin.post(f"/v1/instances/{name}/drain", json={})
+            assert (await admin.get("/api/live")).json()["problem"] == "drained"
+            await admin.post(f"/v1/instances/{name}/resume", json={})
+            assert (await admin.get("/api/live")).json()["problem"] == ""
+            stand.engine.healthy = False
+            await stand.until(lambda: not stand.service.gate.backend_up)
+            told = [(await admin.get(path)).json()["problem"] for path in ("/api/live", "/ready")]
+        assert told[0] == told[1] != ""
+
+    play(scene)

@@ -199,6 +199,32 @@ def test_both_languages_have_every_word_that_the_page_uses() -> None:
     assert {key: text for key, text in english if words["en"][key] != text} == {}
 
 
+# Words that are chosen by what an answer says; other tests hold these to what can be said.
+_CHOSEN = (
+    "policy",
+    "outcome",
+    "scenario",
+    "source",
+    "by",
+    "part",
+    "why",
+    "refusal",
+    "cost",
+    "kind",
+    "change",
+    "example",
+)
+
+
+def test_no_word_is_left_that_no_page_says() -> None:
+    files_ = [one for one in STATIC.iterdir() if one.name.endswith((".js", ".html")) and one.name != "words.js"]
+    said = set(re.findall(r"""["'`]([\w.-]+)["'`]""", "".join([one.read_text(encoding="utf-8") for one in files_])))
+    said |= {f"live.{name}" for name in ("promised", "held", "elsewhere", "free")}  # the lines of the chart
+    said |= {f"sim.{name}" for name in ("goodput", "in_time")}  # figures of "what if"
+    left = {key for key in _words()["en"] if key not in said and key.partition(".")[0] not in _CHOSEN}
+    assert left == set()
+
+
 def test_every_ending_kind_and_scenario_has_words_and_english_says_what_the_command_says() -> None:
     words = _words()["en"]
     for begins, names in {"outcome": Outcome, "refusal": Refusal, "kind": LayerKind}.items():
@@ -241,6 +267,63 @@ def test_the_page_counts_the_blocks_that_the_command_counts(
     assert shown["pool"] == told["pool"]
     assert shown["engine"] == told["engine"]
     assert shown["memory"]["cuda_graphs"] == told["memory"]["cuda_graphs"]
+
+
+@pytest.mark.parametrize(
+    "lengths", [{}, {"prompt_lengths": "p50=800,p95=4000,p99=8000", "output_lengths": "p50=200,p95=800,p99=1500"}]
+)
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_what_tokens_cost_is_what_the_command_says(
+    lengths: dict[str, str], ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "Qwen3-32B"
+    (tmp_path / "config.json").write_bytes(_got(f"/api/export/config.json?model={model}").content)
+    flags = [part for name, value in lengths.items() for part in (f"--{name.replace('_', '-')}", value)]
+    place = ["--gpu", "h100", "-tp", ranks, "--max-model-len", "32k", "--price-per-hour", "2.5"]
+    main(["plan", str(tmp_path), *place, *flags, "--json"])
+    told = json.loads(capsys.readouterr().out)["cost"]
+    query = f"model={model}&gpu=h100&tp={ranks}&context=32k&price_per_hour=2.5"
+    query += "".join(f"&{name}={value}" for name, value in lengths.items())
+    document = _got(f"/api/plan?{query}").json()
+    assert document["plan"]["cost"] == told
+    cost = document["cost"]
+    assert cost["known"] is True
+    assert {name: cost[name] for name in told if name != "rates"} == {n: v for n, v in told.items() if n != "rates"}
+    assert cost["price_per_hour"] == 2.5 * int(ranks)
+    for shown, rate in zip(cost["rates"], told["rates"], strict=True):
+        assert {name: shown[name] for name in rate} == rate
+    full = cost["rates"][-1]
+    assert (full["busy_text"], full["output_text"]) == (
+        "100%", f"{full['per_million_output_low']:,.2f}–{full['per_million_output_high']:,.2f}"
+    )  # fmt: skip
+    assert document["fields"]["price_per_hour"] == "2.5"
+    report = _got(f"/api/export/plan.md?{query}").text
+    assert "## Cost" in report
+    assert all(f"busy {rate['busy_text']} of the time" in report for rate in cost["rates"])
+    exported = json.loads(_got(f"/api/export/plan.json?{query}").content)
+    assert exported["cost"] == cost
+
+
+@pytest.mark.parametrize("query", ["price_per_hour=2", "model=Qwen3-8B&gpu_memory=80GB&price_per_hour=2"])
+def test_without_the_speed_of_a_card_no_cost_is_made_up(query: str) -> None:
+    document = _got(f"/api/plan?{query}").json()
+    assert document["cost"]["known"] is document["plan"]["cost"]["known"] is False
+    assert "--gpu" in document["plan"]["cost"]["why"]
+    assert "not known" in _got(f"/api/export/plan.md?{query}").text
+
+
+def test_lengths_of_which_the_engine_would_serve_nothing_have_no_cost_and_the_rest_is_planned() -> None:
+    lengths = "prompt_lengths=p50=9000&output_lengths=p50=10"
+    document = _got(f"/api/plan?model=Qwen3-8B&gpu=h100&context=8k&price_per_hour=2&{lengths}").json()
+    assert document["cost"]["known"] is False
+    assert document["cost"]["why"]
+
+
+def test_who_names_no_price_is_told_none() -> None:
+    document = _got("/api/plan?model=Qwen3-8B&gpu=h100").json()
+    assert document["cost"] is None
+    assert "cost" not in document["plan"]
+    assert "## Cost" not in _got("/api/export/plan.md?model=Qwen3-8B&gpu=h100").text
 
 
 def test_a_limit_that_is_given_is_planned_with() -> None:

@@ -335,3 +335,26 @@ def test_with_a_shared_ledger_elsewhere_the_workers_go_by_that(tmp_path: Path) -
             "1m",
             step_s=0.001,
         )
+
+
+def test_signing_out_at_the_one_admin_port_ends_what_a_worker_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVBUDGET_ADMIN_TOKEN", "s3cret")
+
+    async def scene(gate: Gate, engine: RunningEngine) -> None:
+        assert (await gate.admin.post("/login", json={"token": "s3cret"})).status_code == 200
+        assert await gate.json("/api/pages") == {"pages": ["/ledger", "/simulate", "/live"], "session": True}
+        forecast = await gate.json("/v1/forecast")
+        assert forecast["instances"][0]["drain"]["free_blocks"] == POOL
+        async with asyncio.timeout(30), gate.admin.stream("GET", "/api/live/stream") as answer:
+            looks = 0
+            async for line in answer.aiter_lines():  # to its end, which comes by signing out
+                looks += line == "event: now"
+                if looks == 1 and line == "event: now":
+                    assert (await gate.admin.post("/logout", json={})).status_code == 200
+            assert looks
+        assert await gate.ended() == 0
+        assert "Traceback" not in gate.errors.read_text()
+
+    play(scene, tmp_path)

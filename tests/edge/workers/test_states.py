@@ -6,7 +6,13 @@ from kvbudget.edge.workers import states
 
 
 def own(reserved: int, **more: Any) -> dict[str, Any]:
-    pool = {"usable_blocks": 64, "margin_blocks": 4, "capacity_blocks": reserved + 3, "free_blocks": 3}
+    pool = {
+        "instance": more.pop("of", "a"),
+        "usable_blocks": 64,
+        "margin_blocks": 4,
+        "capacity_blocks": reserved + 3,
+        "free_blocks": 3,
+    }
     waits = more.pop("waits", [])
     return {
         "schema": "kvbudget.state/1",
@@ -51,6 +57,23 @@ def test_what_one_lacks_all_lack_and_what_one_is_all_are() -> None:
     state = states.state([(0, own(1, shadow=True)), (1, own(1, draining=True))])
     assert state["shadow"] is False
     assert state["draining"] is True
+
+
+def test_instances_are_told_from_one_another_by_name_in_whichever_order_each_worker_found_them() -> None:
+    both = states.instances(
+        [[instance(1), instance(20, name="b")], [instance(300, name="b"), instance(4000, name="c"), instance(5)]]
+    )
+    assert [(one["name"], one["promised_blocks"]) for one in both] == [("a", 6), ("b", 320), ("c", 4000)]
+    assert states.instances([[], [instance(1)]])[0]["promised_blocks"] == 1
+
+
+def test_the_first_pool_is_that_of_one_instance_whoever_each_worker_found_first() -> None:
+    state = states.state([(0, own(20)), (1, own(7, of="b", waits=[5])), (2, own(30))])
+    assert (state["pool"]["instance"], state["pool"]["reserved_blocks"]) == ("a", 50)
+    assert (state["reserved_blocks_by_tenant"], state["reservations"]) == ({"t": 50}, 2)
+    assert state["queue"]["requests"] == 0
+    assert state["instances"][0]["promised_blocks"] == 57
+    assert [one["worker"] for one in state["workers"]] == [0, 1, 2]
 
 
 def test_a_finding_of_one_worker_is_not_lost_behind_a_healthy_word() -> None:

@@ -127,6 +127,17 @@ def test_a_gate_yields_to_one_elsewhere_but_for_more_urgent_classes(make_gate: M
     assert forward.request_id == "same"
 
 
+@pytest.mark.parametrize(("before", "after", "goes"), [(1, 2, True), (1, None, True), (2, 1, False), (1, 1, False)])
+def test_who_waited_goes_as_soon_as_the_gate_yields_to_a_less_urgent_class(
+    make_gate: Maker, arrive: Arriver, before: int, after: int | None, goes: bool
+) -> None:
+    gate = make_gate(100, fair=False)
+    lend(gate, 50, yields_to=before)
+    gate.handle(arrive("waits", priority=before), 0)
+    commands = lend(gate, 50, 1, yields_to=after)
+    assert [type(command) for command in commands] == ([Forward] if goes else [])
+
+
 def test_all_gates_together_have_the_queue_of_one(make_gate: Maker) -> None:
     gate = make_gate(100)
     lend(gate, 10)
@@ -221,7 +232,7 @@ def test_a_fleet_gives_nothing_to_a_member_whose_ledger_is_lost(make_gate: Maker
     members[1].gate.handle(Tick(), 2 * UNTIL_NS)
     refused = fleet.handle(arrive("second"), 2 * UNTIL_NS + 1)[-1]
     assert isinstance(refused, Reject)
-    assert refused.refusal is Refusal.LEDGER_LOST
+    assert (refused.refusal, refused.retry_after_ns) == (Refusal.LEDGER_LOST, 2 * SECOND)  # as of a gate alone
 
 
 def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Maker, arrive: Arriver) -> None:

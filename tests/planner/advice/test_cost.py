@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from kvbudget.errors import BadValueError
-from kvbudget.planner.advice.cost import Cost, cost_json, cost_lines, cost_of
+from kvbudget.planner.advice.cost import Cost, cost_for, cost_json, cost_lines, cost_of, span_text
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.hardware.gpus import Gpu
 from kvbudget.planner.request import PlanRequest
+from kvbudget.planner.workload.assess import assess
+from kvbudget.planner.workload.lengths import parse_lengths
+from kvbudget.planner.workload.mix import workload_of_lengths
 from kvbudget.units import GIB, Bytes
 
 MakeRequest = Callable[..., PlanRequest]
@@ -73,3 +76,30 @@ def test_lengths_that_nobody_gave_are_said_to_be_assumed(request_of: MakeRequest
     assert "is assumed" in "\n".join(cost_lines(assumed))
     assert "assumed" not in "\n".join(cost_lines(given))
     assert (cost_json(assumed)["lengths"], cost_json(given)["lengths"]) == ("assumed", "given")
+
+
+def test_lengths_that_are_known_are_paid_for_and_else_halves_of_the_longest(request_of: MakeRequest) -> None:
+    plan = make_plan(request_of(gpu=fast_card(), max_model_len=8192))
+    assert workload_of_lengths(plan) is None
+    assumed = cost_for(plan, 2.0, None)
+    assert assumed is not None
+    assert (assumed.lengths, assumed.prompt_tokens, assumed.output_tokens) == ("assumed", 4096, 4096)
+    assert assumed.concurrency == plan.ceilings.ceiling
+    lengths = {"prompt_lengths": parse_lengths("1000", "p"), "output_lengths": parse_lengths("250", "o")}
+    known = make_plan(request_of(gpu=fast_card(), max_model_len=8192, **lengths))
+    workload = workload_of_lengths(known)
+    assert workload is not None
+    assessed = assess(known, workload)
+    given = cost_for(known, 2.0, assessed)
+    assert given is not None
+    assert (given.lengths, given.prompt_tokens, given.output_tokens) == ("given", 1000, 250)
+    assert given.concurrency == assessed.fits_95
+    assert given == cost_of(known, 2.0, prompt_tokens=1000, output_tokens=250, concurrency=assessed.fits_95)
+
+
+def test_a_span_of_one_number_is_that_number() -> None:
+    assert (span_text(1, 1, 2), span_text(1000, 2000, 0), span_text(1, 2, 1, "–")) == (
+        "1.00",
+        "1,000 to 2,000",
+        "1.0–2.0",
+    )

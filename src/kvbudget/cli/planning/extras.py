@@ -82,20 +82,11 @@ def extras_of(args: argparse.Namespace, plan: Plan, trace: "Workload | None" = N
         title = "What if: other tiers and compression (not in the budget)"
         extras.append(Extra("offload", title, offload_json(offload), tuple(offload_lines(offload))))
     if args.price_per_hour is not None:
-        from kvbudget.planner.advice.cost import cost_json, cost_lines, cost_of
+        from kvbudget.planner.advice.cost import UNKNOWN, cost_for, cost_json, cost_lines
 
-        length = plan.pool.max_model_len
-        cost = cost_of(
-            plan,
-            args.price_per_hour,
-            prompt_tokens=assessed.mean_prompt if assessed else length / 2,
-            output_tokens=assessed.mean_output if assessed else length / 2,
-            concurrency=assessed.fits_95 if assessed else plan.ceilings.ceiling,
-            lengths="given" if assessed else "assumed",
-        )
+        cost = cost_for(plan, args.price_per_hour, assessed)
         if cost is None:
-            said = "not known: the card's speed is unknown, or nothing fits; give --gpu"
-            extras.append(Extra("cost", "Cost", {"known": False, "why": said}, (said,)))
+            extras.append(Extra("cost", "Cost", {"known": False, "why": UNKNOWN}, (UNKNOWN,)))
         else:
             extras.append(Extra("cost", "Cost", cost_json(cost), tuple(cost_lines(cost))))
     return tuple(extras)
@@ -112,9 +103,8 @@ def workload_facts(extras: tuple[Extra, ...], args: argparse.Namespace) -> Mappi
 
 
 def _percentiles(plan: Plan) -> "Workload | None":
-    request = plan.request
-    if request.prompt_lengths is None or request.output_lengths is None:
-        return None
-    from kvbudget.planner.workload.mix import workload_from_percentiles
+    if not plan.request.knows_lengths:
+        return None  # nothing is imported for that
+    from kvbudget.planner.workload.mix import workload_of_lengths
 
-    return workload_from_percentiles(request.prompt_lengths, request.output_lengths)
+    return workload_of_lengths(plan)

@@ -27,7 +27,7 @@ from kvbudget.errors import BadValueError, InputError
 
 if TYPE_CHECKING:
     from kvbudget.edge.engine.server import RunningEngine
-    from kvbudget.edge.service import ServiceSettings
+    from kvbudget.edge.service_settings import ServiceSettings
 
 log = logging.getLogger("kvbudget")
 

@@ -18,7 +18,7 @@ from kvbudget.units import Tokens, parse_length, parse_size
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.instance_settings import InstanceSettings
     from kvbudget.edge.keys import ApiKey
-    from kvbudget.edge.service import ServiceSettings
+    from kvbudget.edge.service_settings import ServiceSettings
     from kvbudget.edge.tokens.counting import CountingSettings
     from kvbudget.edge.tracing.settings import TracingSettings
     from kvbudget.planner.budget.record import Document
@@ -81,7 +81,7 @@ def settings_of(args: argparse.Namespace, budget: "Document | None") -> "Service
     """
     from kvbudget.edge.bank.urls import address_of
     from kvbudget.edge.http.limits import ServerLimits
-    from kvbudget.edge.service import ServiceSettings
+    from kvbudget.edge.service_settings import ServiceSettings
 
     instances = instances_of(args.backend or [], [] if args.embedded_engine else budget)
     if args.embedded_engine == bool(instances):

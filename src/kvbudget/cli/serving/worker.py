@@ -21,7 +21,7 @@ from kvbudget.errors import InputError
 
 if TYPE_CHECKING:
     from kvbudget.edge.bank.store import BankStore
-    from kvbudget.edge.service import ServiceSettings
+    from kvbudget.edge.service_settings import ServiceSettings
 
 _ENDS_WITHIN_S = 3.0  # after the parent's end
 

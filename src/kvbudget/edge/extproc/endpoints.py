@@ -28,12 +28,18 @@ class Endpoints:
         address = address_of(url)
         if address.socket_path is not None or address.prefix:
             raise BadValueError(f"backend {url[:100]!r}: a socket, or a path, is no endpoint for Envoy", fix=_FIX)
-        self._avoided.clear()
+        self.remove(name)
         try:
             self._found[name] = host_port(str(ipaddress.ip_address(address.host)), address.port)
         except ValueError:
             self._found[name] = None
             self._hosts[name] = (address.host, address.port)
+
+    def remove(self, name: str) -> None:
+        """It is gone; nothing happens if it was never there."""
+        self._avoided.clear()
+        self._found.pop(name, None)
+        self._hosts.pop(name, None)
 
     def of(self, name: str) -> str | None:
         """`ip:port` of an instance; None while its host's name has no address."""
@@ -54,13 +60,16 @@ class Endpoints:
 
     async def resolve(self) -> None:
         """Look the names up. An address that is still one of a host's stays; a look-up that fails changes nothing."""
-        for name, (host, port) in list(self._hosts.items()):
+        for name, place in list(self._hosts.items()):
+            host, port = place
             try:
                 async with asyncio.timeout(_RESOLVE_S):
                     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, TimeoutError) as error:
                 log.warning("the name of instance %s has no address: %s", name, error)
                 continue
+            if self._hosts.get(name) is not place:
+                continue  # it has gone meanwhile, or is another one
             found = [host_port(str(info[4][0]), port) for info in infos]
             if found and self._found[name] not in found:
                 log.info("instance %s is at %s", name, found[0])

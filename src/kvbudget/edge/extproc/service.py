@@ -16,7 +16,8 @@ from kvbudget.edge.extproc.health import Health
 from kvbudget.edge.extproc.server import start_grpc
 from kvbudget.edge.extproc.stream import Counts, Processor
 from kvbudget.edge.instance import Instance
-from kvbudget.edge.service import DataPlane, GateService, ServiceSettings, started
+from kvbudget.edge.service import DataPlane, GateService, started
+from kvbudget.edge.service_settings import ServiceSettings
 from kvbudget.errors import BadValueError
 from kvbudget.gate.refusals import Refusal
 
@@ -73,10 +74,15 @@ class ExtProcService(GateService):
 
     def _adopt(self, instance: Instance) -> None:
         """As of any gate; and what is admitted goes to it by Envoy."""
-        super()._adopt(instance)
         backend = instance.backend
-        self.endpoints.add(backend.name, backend.url)
+        self.endpoints.add(backend.name, backend.url)  # one that Envoy cannot be sent to is not taken at all
+        super()._adopt(instance)
         backend.upstream = Handover(backend.name, instance.upstream, self.endpoints)
+
+    async def _gone(self, instance: Instance) -> None:
+        """As of any gate; and it is no endpoint any more: first, as one of its name may come while the rest goes on."""
+        self.endpoints.remove(instance.backend.name)
+        await super()._gone(instance)
 
     @property
     def url(self) -> str:
@@ -117,8 +123,7 @@ class ExtProcService(GateService):
             self._certificate.reload()
 
     def _ready(self) -> bool:
-        admission = self.gateway.admission
-        return admission.backend_up and not admission.draining
+        return self.fleet.backend_up and not self.gateway.admission.draining
 
     def _late(self) -> None:
         self.gateway.metrics.refusals[Refusal.DEADLINE] += 1

@@ -107,6 +107,8 @@ class Trace:
         if self.attempts:
             attempt = self.attempts[-1]
             attempt.until_ns, attempt.status, attempt.failure = now_ns, status, failure
+            if status is None:
+                attempt.head_ns = None  # behind Envoy an answer is taken to begin when a request is sent on
             self.prompt_tokens = prompt_tokens
 
 

@@ -11,6 +11,7 @@ from kvbudget.edge.web.catalogue import config_named
 from kvbudget.engines.flags import EngineFlags
 from kvbudget.errors import BadValueError
 from kvbudget.model.read import Model, model_from_config
+from kvbudget.planner.advice.cost import LARGEST_PRICE
 from kvbudget.planner.build import make_plan
 from kvbudget.planner.hardware.gpus import gpus_named
 from kvbudget.planner.paper import PRECISIONS, Shape, model_of_shape, precision_named
@@ -24,6 +25,7 @@ DEFAULTS: Mapping[str, str] = {
     "layers": "32", "kv_heads": "8", "head_dim": "128", "dtype": "fp16", "context": "8192", "concurrency": "16",
     "block": "16", "model": "", "gpu": "", "gpu_memory": "", "utilization": "", "weights": "", "activation": "",
     "overhead": "", "tp": "1", "prompt_lengths": "", "output_lengths": "", "max_num_seqs": "",
+    "price_per_hour": "",
 }  # fmt: skip
 _MOST = {"layers": 512, "kv_heads": 512, "head_dim": 4096, "concurrency": 1_000_000, "block": 65536, "tp": 64,
          "max_num_seqs": 1_000_000}  # fmt: skip
@@ -48,6 +50,7 @@ class Asked(NamedTuple):
     config: Mapping[str, object] | None
     prompt_lengths: Lengths | None
     output_lengths: Lengths | None
+    price_per_gpu_hour: float | None
 
     def with_block(self, block: int) -> "Asked":
         """The same with blocks of so many tokens."""
@@ -79,6 +82,7 @@ def asked_in(query: Mapping[str, str], config: Mapping[str, object] | None = Non
         config=config,
         prompt_lengths=_lengths(fields, "prompt_lengths"),
         output_lengths=_lengths(fields, "output_lengths"),
+        price_per_gpu_hour=_price(fields["price_per_hour"]) if fields["price_per_hour"] else None,
     )
 
 
@@ -160,6 +164,19 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise BadValueError(f"utilization: {text[:40]!r} is no share", fix="a number above 0, at most 1, such as 0.92")
     return share
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = 0.0
+    if not 0 < price <= LARGEST_PRICE:
+        raise BadValueError(
+            f"price_per_hour: {text[:40]!r} is no price",
+            fix=f"the price of one GPU for one hour, a number above 0, at most {LARGEST_PRICE:,.0f}",
+        )
+    return price
 
 
 def _size(fields: Mapping[str, str], name: str) -> Bytes | None:

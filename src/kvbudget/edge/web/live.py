@@ -75,7 +75,7 @@ class Live:
             "policy": gateway.gate.config.policy.value,
             "shadow": gateway.shadow,
             "draining": gateway.admission.draining,
-            "problem": "" if gateway.admission.backend_up else problem_of(gateway) or "engine down",
+            "problem": problem_of(gateway),
             "instances": [
                 {**stories[member.name], **self._past.point(member, now_ns)._asdict(), **_requests(member, now_ns)}
                 for member in members

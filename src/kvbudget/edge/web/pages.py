@@ -26,11 +26,13 @@ from kvbudget.planner.request import Plan
 from kvbudget.report.ledger import ledger_document, sized
 from kvbudget.report.markdown import markdown_report
 from kvbudget.report.png import png_report
+from kvbudget.report.priced import Priced, priced, priced_section
 from kvbudget.simulate.scenarios import SCENARIOS
 
 LARGEST_CONFIG = 1024 * 1024
 SESSION = "kvbudget.session"  # in the scope of who signed in by a cookie
 _PAGES = {"/ledger": "ledger.html", "/live": "live.html", "/simulate": "simulate.html"}
+_ALONE = ("/ledger", "/simulate")  # those that need no gate
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -42,24 +44,30 @@ _TYPES = {
 def page_routes(simulator: Simulator, *more: str) -> list[BaseRoute]:
     """`/ledger`, `/static/NAME`, `/api/plan`, `/api/catalogue`, `/api/export/NAME`, `/simulate`, `/api/simulate`,
     `/api/scenarios`, `/api/pages`; `more`: pages of a running gate."""
-    shown = ("/ledger", "/simulate", *more)
+    shown = (*_ALONE, *more)
 
     async def simulate(request: Request) -> Response:
         return await answered(request, simulator.asked)
-
-    async def pages(request: Request) -> Response:
-        return as_json({"pages": shown, "session": bool(request.scope.get(SESSION))})
 
     return [
         *[Route(path, _page(_PAGES[path])) for path in shown],
         Route("/api/simulate", simulate, methods=["POST"]),
         Route("/api/scenarios", _scenarios),
-        Route("/api/pages", pages),
+        which_pages(*more),
         Route("/static/{name}", _static),
         Route("/api/plan", _plan, methods=["GET", "POST"]),
         Route("/api/catalogue", _catalogue),
         Route("/api/export/{name}", _export, methods=["GET", "POST"]),
     ]
+
+
+def which_pages(*more: str) -> Route:
+    """`/api/pages`: which there are on this port, and whether who asks has signed in to it."""
+
+    async def pages(request: Request) -> Response:
+        return as_json({"pages": (*_ALONE, *more), "session": bool(request.scope.get(SESSION))})
+
+    return Route("/api/pages", pages)
 
 
 async def to_ledger(_: Request) -> Response:
@@ -117,7 +125,7 @@ async def _export(request: Request) -> Response:
     """`plan.json` (the ledger), `plan.md`, `plan.png`; `kvbudget.toml`, and the `config.json` that it is of."""
     writers: Mapping[str, tuple[Callable[[_State], bytes], str]] = {
         "plan.json": (lambda state: json_bytes(_document(state), indented=True), "application/json"),
-        "plan.md": (lambda state: markdown_report(state.plan).encode(), "text/markdown; charset=utf-8"),
+        "plan.md": (_markdown, "text/markdown; charset=utf-8"),
         "plan.png": (lambda state: png_report(state.plan), "image/png"),
         "kvbudget.toml": (lambda state: budget_toml(state.asked), "application/toml"),
         "config.json": (lambda state: config_text(state.asked), "application/json"),
@@ -146,14 +154,26 @@ class _State:
 
 def _document(state: _State) -> Mapping[str, object]:
     asked = state.asked
+    plan = state.plan
     document = ledger_document(
-        state.plan,
+        plan,
         asked.concurrency,
         target=asked.target if has_card(asked) else None,
         sized_to_need=not has_card(asked),
         with_block=lambda block: plan_asked(asked.with_block(block)),
+        cost=_cost(asked, plan),
     )
     return {**document, "fields": asked.fields}
+
+
+def _cost(asked: Asked, plan: Plan) -> Priced | None:
+    return None if asked.price_per_gpu_hour is None else priced(plan, asked.price_per_gpu_hour)
+
+
+def _markdown(state: _State) -> bytes:
+    plan = state.plan
+    cost = _cost(state.asked, plan)
+    return markdown_report(plan, () if cost is None else (priced_section(cost),)).encode()
 
 
 async def _state(request: Request) -> _State:

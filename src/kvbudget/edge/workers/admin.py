@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from kvbudget import __version__
 from kvbudget.edge.web.answering import body_of
+from kvbudget.edge.web.pages import which_pages
 from kvbudget.edge.workers import states
 from kvbudget.edge.workers.asking import Asking, Said
 from kvbudget.edge.workers.crew import Worker
@@ -58,6 +59,7 @@ class WorkersAdmin:
                 Route("/v1/reload", self._reload, methods=["POST"]),
                 Route("/v1/instances/{name}/{what:path}", self._switch, methods=["POST"]),
                 Route("/live", self._live),
+                which_pages("/live"),  # a worker does not know who has signed in
                 Route("/{rest:path}", self._pass_on, methods=["GET", "POST"]),
             ]
         )
@@ -106,6 +108,7 @@ class WorkersAdmin:
         return _nobody() if not each else JSONResponse(states.findings(each))
 
     async def _forecast(self, _: Request) -> Response:
+        await self._demand.refresh()
         return JSONResponse(self._demand.document())
 
     # To all

@@ -13,10 +13,13 @@ Document = dict[str, Any]
 
 
 def state(each: Sequence[tuple[int, Document]]) -> Document:
-    """`/v1/state` of all: the pool with what all have promised of it, and under `workers` each by itself."""
+    """`/v1/state` of all: the pool of the first instance with what all have promised of it, and under `workers` each by
+    itself."""
     first = each[0][1]
-    own = [document for _, document in each]
+    all_of_them = [document for _, document in each]
     pool = dict(first["pool"])
+    # Each tells of the instance that it knows first; where they are found, that is not the same one at all.
+    own = [one for one in all_of_them if one["pool"]["instance"] == pool["instance"]]
     pool["reserved_blocks"] = sum(one["pool"]["reserved_blocks"] for one in own)
     pool["peak_sum_blocks"] = sum(one["pool"]["peak_sum_blocks"] for one in own)
     pool["capacity_blocks"] = pool["usable_blocks"] - pool["margin_blocks"]
@@ -27,8 +30,8 @@ def state(each: Sequence[tuple[int, Document]]) -> Document:
     return {
         **first,
         "pool": pool,
-        "shadow": all(one["shadow"] for one in own),
-        "draining": any(one["draining"] for one in own),
+        "shadow": all(one["shadow"] for one in all_of_them),
+        "draining": any(one["draining"] for one in all_of_them),
         "reserved_blocks_by_tenant": _sums(one["reserved_blocks_by_tenant"] for one in own),
         "reservations": sum(one["reservations"] for one in own),
         "sequences": sum(one["sequences"] for one in own),
@@ -37,19 +40,21 @@ def state(each: Sequence[tuple[int, Document]]) -> Document:
             "tokens": sum(one["queue"]["tokens"] for one in own),
             "next": sorted(waiting, key=lambda one: -one["waited_ms"])[:_SHOWN_QUEUE],
         },
-        "instances": instances([one["instances"] for one in own]),
+        "instances": instances([one["instances"] for one in all_of_them]),
         "workers": [{"worker": number, **document} for number, document in each],
     }
 
 
 def instances(each: Sequence[list[Document]]) -> list[Document]:
-    """What all workers have at each instance, in the order in which the first names them."""
+    """What all workers have at each instance, by its name, in the order in which they name them."""
+    by_name: dict[str, list[Document]] = {}
+    for one in [one for of_worker in each for one in of_worker]:
+        by_name.setdefault(one["name"], []).append(one)
     found: list[Document] = []
-    for number, first in enumerate(each[0]):
-        own = [one[number] for one in each if len(one) > number]
+    for own in by_name.values():
         sums = {name: sum(one[name] for one in own) for name in _SUMMED}
         flags = {name: any(one[name] for one in own) for name in _ANY}
-        found.append({**first, **sums, **flags, "up": all(one["up"] for one in own)})
+        found.append({**own[0], **sums, **flags, "up": all(one["up"] for one in own)})
     return found
 
 

@@ -4,15 +4,19 @@ Whether memory is enough is one question; whether a token pays for itself is ano
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.planner.advice.roofline import decode_step_s, prefill_s
 from kvbudget.planner.nested import document
 from kvbudget.planner.request import Plan
 
+if TYPE_CHECKING:
+    from kvbudget.planner.workload.mix import WorkloadPlan
+
 UTILISATIONS = (0.1, 0.3, 0.6, 1.0)
-_LARGEST_PRICE = 1e6
+LARGEST_PRICE = 1e6
+UNKNOWN = "not known: the card's speed is unknown, or nothing fits; give --gpu"
 
 
 class Rate(NamedTuple):
@@ -60,7 +64,7 @@ def cost_of(
 
     Raises BadValueError for a price or a throughput that is none.
     """
-    if not 0 < price_per_gpu_hour <= _LARGEST_PRICE:
+    if not 0 < price_per_gpu_hour <= LARGEST_PRICE:
         raise BadValueError(
             f"--price-per-hour: {price_per_gpu_hour} is out of range", fix="the price of one GPU for one hour, above 0"
         )
@@ -86,6 +90,20 @@ def cost_of(
     )  # fmt: skip
 
 
+def cost_for(plan: Plan, price_per_gpu_hour: float, assessed: "WorkloadPlan | None") -> Cost | None:
+    """Of requests whose lengths are known, as many at once as fit with 95 %; None: of as many as fit where half of
+    max_model_len is prompt and half answer. Raises as `cost_of`, and gives None where it does."""
+    length = plan.pool.max_model_len
+    return cost_of(
+        plan,
+        price_per_gpu_hour,
+        prompt_tokens=assessed.mean_prompt if assessed else length / 2,
+        output_tokens=assessed.mean_output if assessed else length / 2,
+        concurrency=assessed.fits_95 if assessed else plan.ceilings.ceiling,
+        lengths="given" if assessed else "assumed",
+    )
+
+
 def _throughput(plan: Plan, prompt: float, output: float, concurrency: int) -> tuple[float, float] | None:
     """(slow, fast) output tokens/s of one replica: each request takes its prefill and its share of decode steps."""
     if concurrency < 1:
@@ -109,7 +127,7 @@ def cost_lines(cost: Cost) -> list[str]:
     """For people. The price is printed without a currency: it is that of --price-per-hour."""
     lines = [
         f"{cost.gpus} GPU x {cost.price_per_gpu_hour:g} = {cost.price_per_hour:,.2f} an hour, "
-        f"{_span(cost.output_tokens_per_s_low, cost.output_tokens_per_s_high, 0)} output tokens/s ({cost.source}, "
+        f"{span_text(cost.output_tokens_per_s_low, cost.output_tokens_per_s_high, 0)} output tokens/s ({cost.source}, "
         f"{cost.concurrency:,} requests at once of {cost.prompt_tokens:,.0f} + {cost.output_tokens:,.0f} tokens)"
     ]
     if cost.lengths == "assumed":
@@ -119,12 +137,13 @@ def cost_lines(cost: Cost) -> list[str]:
         )
     lines += [
         f"busy {rate.utilisation:.0%} of the time: "
-        f"{_span(rate.per_million_output_low, rate.per_million_output_high, 2)} for a million output tokens, "
-        f"{_span(rate.per_million_total_low, rate.per_million_total_high, 2)} for a million of prompt and output"
+        f"{span_text(rate.per_million_output_low, rate.per_million_output_high, 2)} for a million output tokens, "
+        f"{span_text(rate.per_million_total_low, rate.per_million_total_high, 2)} for a million of prompt and output"
         for rate in cost.rates
     ]
     return lines
 
 
-def _span(low: float, high: float, digits: int) -> str:
-    return f"{low:,.{digits}f}" if low == high else f"{low:,.{digits}f} to {high:,.{digits}f}"
+def span_text(low: float, high: float, digits: int, to: str = " to ") -> str:
+    """From `low` to `high`; one number where they are the same."""
+    return f"{low:,.{digits}f}" if low == high else f"{low:,.{digits}f}{to}{high:,.{digits}f}"

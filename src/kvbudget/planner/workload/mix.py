@@ -55,6 +55,12 @@ def workload_from_percentiles(prompt: Lengths, output: Lengths) -> Workload:
     )
 
 
+def workload_of_lengths(plan: Plan) -> Workload | None:
+    """Requests of the lengths that the plan was asked with; None where they were not given for prompts and answers."""
+    prompt, output = plan.request.prompt_lengths, plan.request.output_lengths
+    return None if prompt is None or output is None else workload_from_percentiles(prompt, output)
+
+
 class Point(NamedTuple):
     """Requests of one length (prompt and output together, at the end): how many are held at once."""
 

@@ -24,6 +24,14 @@ export function inLanguage(wanted) {
   button.lang = spoken === "en" ? "zh-Hans" : "en";
 }
 
+// Turns the page to the other language; the rest of its address is its state, and stays.
+export function otherLanguage() {
+  const address = new URLSearchParams(location.search);
+  address.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
+  history.replaceState(null, "", `${location.pathname}?${address}${location.hash}`);
+  inLanguage(address.get("lang"));
+}
+
 // What went wrong, in the place that each page has for it; "" takes it away.
 export function problem(text) {
   const place = document.getElementById("problem");

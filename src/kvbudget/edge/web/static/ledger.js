@@ -1,5 +1,5 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, swatch, word } from "./dom.js";
+import { element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, swatch, word } from "./dom.js";
 import { frontier } from "./frontier.js";
 import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
@@ -42,7 +42,7 @@ async function start() {
   await read();
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  by("language").addEventListener("click", otherLanguage);
+  by("language").addEventListener("click", () => { otherLanguage(); slide(); draw(); });
   by("pin").addEventListener("click", keep);
   by("unpin").addEventListener("click", () => { kept = ""; draw(); });
   by("share").addEventListener("click", copy);
@@ -184,7 +184,8 @@ async function ask() {
 
 function draw() {
   if (!shown) return;
-  figures(shown);
+  figures("figures", facts(shown));
+  costs(shown.cost);
   worked();
   by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : shown.verdict.word), " ", shown.sized_to_need ? "" : shown.verdict.sentence);
   by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, line)));
@@ -209,6 +210,7 @@ function facts(document_) {
       ["fig.ceiling", number(f.ceiling), `${f.target === null ? "" : `${word("wanted")} ${number(f.target)}; `}${word("limited_by")} ${word(`by.${f.limited_by}`)}`],
       ["fig.pool_tokens", number(f.pool_tokens), f.pool.text],
     ]),
+    ...(document_.cost?.known ? [["fig.million", document_.cost.rates.at(-1).output_text, word("fig.busy_all")]] : []),
   ];
 }
 
@@ -236,8 +238,24 @@ function worked() {
   }));
 }
 
-function figures(document_) {
-  by("figures").replaceChildren(...facts(document_).map(([key, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": key.slice(4) }, value, element("small", {}, note)))));
+function figures(place, rows) {
+  by(place).replaceChildren(...rows.map(([key, value, note]) => element("div", {}, element("dt", {}, word(key)), element("dd", { "data-figure": key.slice(4) }, value, element("small", {}, note)))));
+}
+
+function costs(cost) {
+  by("cost").hidden = !cost;
+  if (!cost) return;
+  by("cost-unknown").hidden = cost.known;
+  by("cost-rates").hidden = !cost.known;
+  by("cost-assumed").hidden = cost.lengths !== "assumed";
+  figures("cost-figures", !cost.known ? [] : [
+    ["fig.hour", cost.hour_text, cost.price_text], ["fig.speed", cost.speed_text, word(`source.${cost.source}`)],
+    ["fig.at_once", number(cost.concurrency), `${cost.lengths_text} token`],
+  ]);
+  fill(by("t-cost"), [
+    ["col.busy", false, (row) => row.busy_text], ["col.million_output", true, (row) => row.output_text],
+    ["col.million_total", true, (row) => row.total_text],
+  ], cost.rates ?? []);
 }
 
 function bar(parts) {
@@ -333,7 +351,7 @@ async function exportPasted(name, file) {
   URL.revokeObjectURL(link.href);
 }
 
-// ---- comparing, sharing, language
+// ---- comparing, sharing
 
 function keep() {
   kept = `${query()}` || "layers=32";
@@ -376,11 +394,3 @@ function dropped(event) {
   });
 }
 
-function otherLanguage() {
-  const address = new URLSearchParams(location.search);
-  address.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
-  history.replaceState(null, "", `${location.pathname}?${address}${location.hash}`);
-  inLanguage(address.get("lang"));
-  slide();
-  draw();
-}

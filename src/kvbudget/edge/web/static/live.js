@@ -1,5 +1,5 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, sent, swatch, word } from "./dom.js";
+import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, sent, swatch, word } from "./dom.js";
 import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
 const by = (id) => document.getElementById(id);
@@ -20,12 +20,7 @@ start();
 
 function start() {
   inLanguage(new URLSearchParams(location.search).get("lang"));
-  by("language").addEventListener("click", () => {
-    const wanted = document.documentElement.lang === "en" ? "zh" : "en";
-    history.replaceState(null, "", `?lang=${wanted}`);
-    inLanguage(wanted);
-    draw();
-  });
+  by("language").addEventListener("click", () => { otherLanguage(); draw(); });
   by("whatif").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
   by("whatif").addEventListener("input", moved);
   linkPages();
@@ -64,13 +59,19 @@ function point([at_ms, usable_blocks, promised_blocks, held_blocks, elsewhere_bl
 // What the gate judges when it is asked, less often than it looks.
 async function look() {
   try {
-    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(async (path) => (await fetched(path)).json()));
+    const [findings, forecast] = await Promise.all(["/v1/findings", "/v1/forecast"].map(judged));
     found = findings.instances;
     foretold = forecast.instances;
   } catch {
     return; // the stream says that the gate does not answer
   }
   draw();
+}
+
+async function judged(path) {
+  const answer = await fetched(path);
+  if (!answer.ok) throw new Error(path); // what was told before stays
+  return answer.json();
 }
 
 // ---- what if: the sliders go up to the limits of now; a field says what the sliders cannot
@@ -224,7 +225,7 @@ function tables() {
     ["col.pool_tokens", true, (row) => number(row.capacity_tokens)],
     ["col.expected_most", true, (row) => row.forecast ? `${number(row.forecast.expected)} (${number(row.forecast.low)}–${number(row.forecast.high)})` : "–"],
     ["col.likely", true, (row) => row.forecast ? row.forecast.probability.toLocaleString("en-US", { style: "percent", maximumFractionDigits: 1 }) : "–"],
-    ["col.free_in_10", true, (row) => number(row.drain.free_blocks_in_10_s)], ["col.free_in_60", true, (row) => number(row.drain.free_blocks_in_60_s)],
+    ["col.free_in_10", true, (row) => number(row.drain?.free_blocks_in_10_s)], ["col.free_in_60", true, (row) => number(row.drain?.free_blocks_in_60_s)],
   ], foretold, (row) => Boolean(row.forecast?.alarm));
   fill(by("t-tenants"), [
     ["col.tenant", false, (row) => row.tenant], ["live.promised", true, (row) => number(row.promised_blocks)],

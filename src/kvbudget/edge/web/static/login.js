@@ -1,5 +1,5 @@
 // Signing in: the token is sent once; the browser then has a cookie that no script can read.
-import { inLanguage, problem, refusalIn, sent, word } from "./dom.js";
+import { inLanguage, otherLanguage, problem, refusalIn, sent, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const asked = new URLSearchParams(location.search);
@@ -8,11 +8,7 @@ start();
 
 async function start() {
   inLanguage(asked.get("lang") ?? wanted().searchParams.get("lang"));
-  document.getElementById("language").addEventListener("click", () => {
-    asked.set("lang", document.documentElement.lang === "en" ? "zh" : "en");
-    history.replaceState(null, "", `?${asked}${location.hash}`);
-    inLanguage(asked.get("lang"));
-  });
+  document.getElementById("language").addEventListener("click", otherLanguage);
   form.addEventListener("submit", (event) => { event.preventDefault(); signIn(); });
   // A link from another site brings no cookie, so that whoever is signed in may be led here all the same.
   const answer = await fetch("/api/session").catch(() => null);

@@ -1,5 +1,5 @@
 // The simulation page: sends a load and policies to the simulator of this machine and draws what it answers.
-import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, problem, refusalIn, sent, word } from "./dom.js";
+import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, sent, word } from "./dom.js";
 
 const form = document.getElementById("fields");
 const by = (id) => document.getElementById(id);
@@ -17,13 +17,7 @@ async function start() {
   form.scenario.value = new URLSearchParams(location.search).get("scenario") ?? "overload-1.3";
   form.scenario.addEventListener("change", say);
   form.addEventListener("submit", (event) => { event.preventDefault(); run(); });
-  by("language").addEventListener("click", () => {
-    const wanted = document.documentElement.lang === "en" ? "zh" : "en";
-    history.replaceState(null, "", `?lang=${wanted}`);
-    inLanguage(wanted);
-    say();
-    draw();
-  });
+  by("language").addEventListener("click", () => { otherLanguage(); say(); draw(); });
   addEventListener("resize", draw);
   say();
 }
