@@ -33,3 +33,18 @@ def test_the_largest_new_tokens_is_the_last_that_fits(
 def test_nothing_asked_needs_no_answer() -> None:
     assert largest_new_tokens(uniform_layout(16), (), 1, 10) == 0
     assert largest_new_tokens(uniform_layout(16), (Tokens(1),), 0, 10) == 0
+
+
+def test_two_footprints_are_equal_by_their_lengths_alone() -> None:
+    one = Footprint((Tokens(10),), Tokens(20), sequences=3)
+    same = Footprint((Tokens(10),), Tokens(20), 3)
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != Footprint((Tokens(11),), Tokens(20), 3)
+    assert one != Footprint((Tokens(10),), Tokens(21), 3)
+    assert one != Footprint((Tokens(10),), Tokens(20))
+    assert one != ((Tokens(10),), Tokens(20), 3)
+
+
+def test_a_footprint_tells_its_lengths_in_messages() -> None:
+    assert repr(Footprint((Tokens(10), Tokens(30)), Tokens(20))) == "Footprint((10, 30), 20, 1)"

@@ -20,7 +20,8 @@ from kvbudget.units import Tokens
 
 _EPOCH_NS: Final = 250_000_000
 # How often the habits are told of one that lives: every so many tokens, later every such part of what it has.
-_FIRST_MARK, _MARKS = 8, 4
+_FIRST_MARK: Final = 8
+_MARKS: Final = 4
 _FOR_EVER: Final = 1 << 40  # steps
 _PAUSE_STEPS: Final = 24  # behind the others by more than that: it was preempted, or its prompt took long
 
@@ -225,7 +226,7 @@ class Batch:
             if tracked is None or not living.seen_tokens:
                 continue
             footprint = living.footprint
-            whole = self.growth.per_token * sum(footprint.prompts) * footprint.sequences
+            whole = self.growth.per_token * footprint.prompt_tokens * footprint.sequences
             believed += self.held(footprint, self.made(living, tracked)) + self.overlap.share * whole
             prompts += whole
         known = ledger.shared_prefix_blocks  # what is known to be shared need not be guessed

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kvbudget.pool.ledger import Reservation
 
 # Clients of the OpenAI SDKs ignore more than 120 s and do not retry at all (openai-python `_base_client.py`); the edge
 # lengthens what is told by up to a quarter, so that refused clients do not come back all at once.
-MAX_WAIT_NS = 96 * 10**9
-_START_NS_PER_TOKEN = 20_000_000  # until a token was seen: an ordinary decode step of a large model
-_START_SHARE = 1.0  # until then, everybody is expected to use all of its max_new_tokens
-_WEIGHT = 0.1  # of the newest observation
+MAX_WAIT_NS: Final = 96 * 10**9
+_START_NS_PER_TOKEN: Final = 20_000_000  # until a token was seen: an ordinary decode step of a large model
+_START_SHARE: Final = 1.0  # until then, everybody is expected to use all of its max_new_tokens
+_WEIGHT: Final = 0.1  # of the newest observation
 
 
 @dataclass(slots=True)

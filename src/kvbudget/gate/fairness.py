@@ -127,7 +127,7 @@ class Fairness:
             if made is None:
                 most = living.footprint.max_new_tokens * living.footprint.total_sequences
                 made = living.seen_tokens if living.paced else most
-            self.limits.used(living.reservation_id, sum(living.footprint.prompts) + made, now_ns)
+            self.limits.used(living.reservation_id, living.footprint.prompt_tokens + made, now_ns)
 
     def over(self, request_id: str, tokens: int, now_ns: int) -> None:
         """It came to so many tokens, prompt and output; 0: it was never let in."""
@@ -181,7 +181,7 @@ class Fairness:
         if not self.binds or not len(self._ledger):  # an empty pool keeps nobody waiting
             return True, None
         kept = self.shares.kept_from(_account(event), priority, self._outlook(now_ns), now_ns)
-        prompt_tokens = sum(footprint.prompts) * footprint.sequences
+        prompt_tokens = footprint.prompt_tokens * footprint.sequences
         if not self.shares.prompt_may_go(_account(event), priority, prompt_tokens, now_ns):
             self._pass_over(priority)
             self.why = Why.PROMPTS
@@ -275,11 +275,11 @@ class Fairness:
             return lambda priority, tenant, tokens: 1.0
         shares = self.shares
         borrows = shares.borrows(_account(event), now_ns)
-        own = queue.tokens_of(event.priority, event.tenant) + sum(footprint.prompts) * footprint.sequences
+        own = queue.tokens_of(event.priority, event.tenant) + footprint.prompt_tokens * footprint.sequences
         own_share = own / shares.weight_of(event.tenant)
         in_class = sum([tokens for (priority, _), tokens in queue.parts() if priority == event.priority])
         more_urgent = sum([tokens for (priority, _), tokens in queue.parts() if priority < event.priority])
-        before = PER_LESS_URGENT * (in_class + sum(footprint.prompts) * footprint.sequences) / max(1, more_urgent)
+        before = PER_LESS_URGENT * (in_class + footprint.prompt_tokens * footprint.sequences) / max(1, more_urgent)
 
         def part(priority: int, tenant: str, tokens: int) -> float:
             if priority < event.priority:
@@ -309,7 +309,7 @@ class Fairness:
             tenant,
             blocks=self._mean_blocks(footprint, tokens),
             sequences=footprint.total_sequences,
-            prompt_tokens=sum(footprint.prompts) * footprint.sequences,
+            prompt_tokens=footprint.prompt_tokens * footprint.sequences,
             lives_ns=lives_ns,
             now_ns=now_ns,
         )
@@ -322,7 +322,7 @@ class Fairness:
             priority,
             blocks=self._mean_blocks(footprint, tokens),
             sequences=footprint.total_sequences,
-            prompt_tokens=sum(footprint.prompts) * footprint.sequences,
+            prompt_tokens=footprint.prompt_tokens * footprint.sequences,
             lives_ns=lives_ns,
             watched=made.paced,
             now_ns=now_ns,
@@ -340,4 +340,4 @@ def _account(event: Arrived) -> str:
 
 def _most_tokens(footprint: Footprint) -> int:
     """What it may come to, as it is billed: each prompt once."""
-    return sum(footprint.prompts) + footprint.max_new_tokens * footprint.total_sequences
+    return footprint.prompt_tokens + footprint.max_new_tokens * footprint.total_sequences

@@ -73,6 +73,7 @@ from kvbudget.units import Blocks, Tokens
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK: Final = Tick()
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 _FOR_EVER_NS: Final = 1 << 62
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
@@ -113,10 +114,8 @@ class Gate:
         self.ledger_lost = False
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
-            Arrived: self._arrived,
             Progressed: self._progressed,
             PaceLost: self._pace_lost,
-            Ended: self._ended,
             Preempted: self.engine_reports.preempted,
             PoolHeld: self.engine_reports.pool_held,
             RoomTaken: self._room_taken,
@@ -152,7 +151,13 @@ class Gate:
         Raises AccountingError, with nothing changed, for an event about a request that does not live. A time before
         that of the last event counts as that one.
         """
-        return self._handlers[type(event)](event, self._come_to(now_ns))
+        now_ns = self._come_to(now_ns)
+        # What every request brings is called by name: compiled, that is a plain call, and one by a table is not.
+        if isinstance(event, Arrived):
+            return self._arrived(event, now_ns)
+        if isinstance(event, Ended):
+            return self._ended(event, now_ns)
+        return self._handlers[type(event)](event, now_ns)
 
     def _come_to(self, now_ns: int) -> int:
         """The time by which it goes: it never goes back."""
@@ -243,7 +248,7 @@ class Gate:
                 self.rejections.reject(event, Refusal.LEDGER_LOST, now_ns, retry_after_ns=LEDGER_LOST_RETRY_NS),
             ]
         resolved = self.resolver.resolve(event)
-        if isinstance(resolved, Refusal):
+        if not isinstance(resolved, tuple):
             return [*commands, self.rejections.reject(event, resolved, now_ns, retry_after_ns=0)]
         footprint, peak_blocks = resolved
         if event.deadline_ns is not None and event.deadline_ns <= now_ns:
@@ -252,7 +257,7 @@ class Gate:
         if at_limit is not None:
             return [*commands, self.rejections.reject(event, at_limit[0], now_ns, retry_after_ns=at_limit[1])]
         self.fairness.arrived(event, footprint, now_ns)
-        booking = self.returns.claim(event, now_ns) if self.config.policy is Policy.LEARNED else None
+        booking = self.returns.claim(event, now_ns) if self._learns else None
         needed, lacks_room = self.trial.of(event, footprint, peak_blocks, booking, now_ns)
         if self._learns:
             self.returns.tried(event, booking, peak_blocks, now_ns, at_once=needed is not None)
@@ -302,11 +307,11 @@ class Gate:
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks, now_ns: int, waited_ns: int
     ) -> Forward:
         made = self.promises.make(event, footprint, peak_blocks, needed, now_ns)
-        if self.config.policy is Policy.LEARNED:
+        if self._learns:
             self.returns.let_in(event, peak_blocks, now_ns)
             self.learned.forwarded(event, made, self.ledger.unseen_prompt_tokens, now_ns)
         self.fairness.forwarded(event, made, now_ns)
-        return Forward(event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns)
+        return _new(Forward, (event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns))
 
     # It goes on
 

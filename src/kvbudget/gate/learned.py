@@ -182,7 +182,7 @@ class LearnedPolicy:
         limit = footprint.max_new_tokens if event.known_tokens is None else event.known_tokens
         expected = limit if survival is None else survival.mean_tokens(limit)
         many = footprint.total_sequences
-        demand = Demand(sum(footprint.prompts) * footprint.sequences + expected * many)
+        demand = Demand(footprint.prompt_tokens * footprint.sequences + expected * many)
         held = self.batch.held(footprint, 0) - self.batch.overlap.own * common
         per_step = self.batch.growth.per_token * many
         chances = _SURE if survival is None else survival.chances(_HALVES)
@@ -255,7 +255,9 @@ class LearnedPolicy:
         known = asked.get(event.request_id)
         if known is not None and known[0] is event:
             return known[1]
-        chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, max(event.prompts))
+        prompts = event.prompts
+        longest = prompts[0] if len(prompts) == 1 else max(prompts)
+        chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, longest)
         self._asked_forgotten = lengths.forgotten
         asked[event.request_id] = event, chain
         return chain

@@ -1,10 +1,11 @@
 """What was lately: fading sums of what happened, fading mean and variance of what was held."""
 
 from math import exp
+from typing import Final
 
-FADE_NS = 30 * 10**9  # what was seen so long ago counts 1/e
-HAPPENED_FADE_NS = 15 * 10**9  # of what happens, so that a flood is soon seen
-BURST = 1.5
+FADE_NS: Final = 30 * 10**9  # what was seen so long ago counts 1/e
+HAPPENED_FADE_NS: Final = 15 * 10**9  # of what happens, so that a flood is soon seen
+BURST: Final = 1.5
 
 
 class Fading:

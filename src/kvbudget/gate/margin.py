@@ -6,12 +6,14 @@ follow one another are one mistake: an engine that is short of blocks throws out
 RISE, up to HIGHEST, and a share of 1/MEMORY of what was added goes with every request that ends.
 """
 
+from typing import Final
+
 from kvbudget.pool.risk import z_over_time
 
-RISE = 0.5
-MEMORY = 400.0  # requests
-HIGHEST = 2.0  # added, at most
-EPISODE_NS = 3_000_000_000  # longer than the engine's metrics are apart
+RISE: Final = 0.5
+MEMORY: Final = 400.0  # requests
+HIGHEST: Final = 2.0  # added, at most
+EPISODE_NS: Final = 3_000_000_000  # longer than the engine's metrics are apart
 
 
 class Margin:

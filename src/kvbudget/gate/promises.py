@@ -204,7 +204,7 @@ class Promises:
             footprint,
             peak_blocks,
             paced=_can_be_watched(event, footprint),
-            skew_steps=self._skew_with(sum(footprint.prompts)),
+            skew_steps=self._skew_with(footprint.prompt_tokens),
             request_id=event.request_id,
         )
 

@@ -4,6 +4,7 @@ from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.refusals import Refusal
 from kvbudget.pool.footprint import Footprint, largest_new_tokens
+from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
@@ -21,7 +22,10 @@ class Resolver:
         self._ledger = ledger
         # Where several gates share a pool, one who comes is asked about twice.
         self._last: Arrived | None = None
-        self._last_bounds: tuple[object, ...] = ()
+        self._last_cap: Tokens | None = None
+        self._last_seqs = 0
+        self._last_pool_blocks = Blocks(0)
+        self._last_layout: Layout | None = None
         self._last_resolved: tuple[Footprint, Blocks] | Refusal = Refusal.NEVER_FITS
 
     def configure(self, config: GateConfig) -> None:
@@ -41,11 +45,18 @@ class Resolver:
 
     def resolve(self, event: Arrived) -> tuple[Footprint, Blocks] | Refusal:
         """The lengths to promise and their peak; or why the request can never be served."""
-        ledger = self._ledger
-        bounds = self.context_cap, self._config.max_num_seqs, ledger.pool_blocks, ledger.layout
-        if event is not self._last or bounds != self._last_bounds:
-            self._last, self._last_bounds = event, bounds
-            self._last_resolved = resolve(event, self.context_cap, self._config.max_num_seqs, ledger)
+        ledger, cap, most_seqs = self._ledger, self.context_cap, self._config.max_num_seqs
+        pool_blocks, layout = ledger.pool_blocks, ledger.layout
+        if (
+            event is not self._last
+            or cap != self._last_cap
+            or most_seqs != self._last_seqs
+            or pool_blocks != self._last_pool_blocks
+            or layout is not self._last_layout
+        ):
+            self._last, self._last_cap, self._last_seqs = event, cap, most_seqs
+            self._last_pool_blocks, self._last_layout = pool_blocks, layout
+            self._last_resolved = resolve(event, cap, most_seqs, ledger)
         return self._last_resolved
 
 
@@ -69,12 +80,16 @@ def _resolved(
     asked = event.max_new_tokens if event.max_new_tokens is not None else event.default_new_tokens
     prompts = event.prompts
     if context_cap is not None:
+        longest = prompts[0] if len(prompts) == 1 else max(prompts)
         if not exact:
             # The engine holds no request to more than its window, so a bound is worth at most what that leaves
             # beside the asked tokens; taking it at its word would refuse prompts that fit.
-            asked = Tokens(min(asked, context_cap - 1))
-            prompts = tuple(Tokens(min(prompt, context_cap - asked)) for prompt in prompts)
-        room = context_cap - max(prompts)
+            if asked >= context_cap:
+                asked = Tokens(context_cap - 1)
+            if longest > context_cap - asked:
+                longest = Tokens(context_cap - asked)
+                prompts = tuple([min(prompt, longest) for prompt in prompts])
+        room = context_cap - longest
         if room < 1:
             return Refusal.CONTEXT_EXCEEDED
         if asked > room:

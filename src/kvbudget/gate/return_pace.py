@@ -13,6 +13,7 @@ the wait that is foreseen and no more, so that it is soon known.
 """
 
 from math import exp, log
+from typing import Final
 
 from kvbudget.gate.return_hindsight import ReturnHindsight
 
@@ -20,11 +21,11 @@ PART = 0.06  # of the blocks let in
 AFTER = 3.0  # times as much, when the overload has ended
 QUIET_NS = 10 * 10**9  # without a refusal: it has ended
 START_SHARE = 0.8
-START_WEIGHT = 0.5  # clients for whom that counts
-MEMORY = 16.0  # clients after whom an old one counts little
+START_WEIGHT: Final = 0.5  # clients for whom that counts
+MEMORY: Final = 16.0  # clients after whom an old one counts little
 FEW_SHARE = 0.15  # where fewer come back nobody waits for others, and nothing is kept for them
 PROBES = 3  # if none of so many comes back, few do
-RATE_NS = 10e9  # the pace is a mean over so long
+RATE_NS: Final = 10e9  # the pace is a mean over so long
 _YOUNGEST_NS = 1e9
 _STEPS = 4  # of Newton's method, from above: the rest is below a thousandth
 

@@ -15,13 +15,14 @@ import heapq
 from bisect import insort
 from collections import OrderedDict
 from math import sqrt
+from typing import Final
 
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.return_pace import PROBES, ReturnPace, ReturnShare
 from kvbudget.gate.tenants import account_name
 
 MOST_BOOKED = 4096  # an account has at most as many of these as are free (Choudhury, Hahne 1998): one flood takes half
-MOST_ACCOUNTS = 1024  # names come from outside
+MOST_ACCOUNTS: Final = 1024  # names come from outside
 # Who is the first of its tenant and class waits for nobody else of it. So many of those are expected at a time and no
 # more: where every client is a tenant of its own, they come after one another like the clients of one tenant.
 FIRSTS_AT_ONCE = 2 * PROBES
@@ -29,7 +30,7 @@ FIRSTS_AT_ONCE = 2 * PROBES
 MOST_KEPT, MOST_KEPT_FOR_ONE = 0.1, 0.25
 # The edge lengthens what is told by up to a quarter (edge/answers.py); a round trip and a connection come on top.
 LATE_SHARE, LATE_NS = 0.25, 1_500_000_000
-EARLY_NS = 100_000_000
+EARLY_NS: Final = 100_000_000
 
 Key = tuple[object, ...]
 
@@ -81,6 +82,8 @@ class Returns:
         self._firsts = ReturnPace(self.share, 0)  # of those who wait for nobody of their own
         self._firsts_coming = 0
         self._paces: OrderedDict[str, ReturnPace] = OrderedDict()  # by account, who came longest ago first
+        self._last_name = ""  # of the account that came last, and its pace
+        self._last_pace: ReturnPace | None = None
         self._of: dict[Key, list[Booking]] = {}  # by due time
         self._asked: dict[Key, int] = {}  # how often somebody came with it, since there is a booking with it
         self._coming: list[tuple[int, int, Booking]] = []  # by due time; no room is kept yet
@@ -182,6 +185,9 @@ class Returns:
 
     def _pace_of(self, event: Arrived, now_ns: int) -> ReturnPace:
         name = account_name(event.tenant, event.priority)
+        last = self._last_pace
+        if last is not None and name == self._last_name:
+            return last  # nobody came since, so it is the newest as it is
         pace = self._paces.get(name)
         if pace is None:
             if len(self._paces) >= MOST_ACCOUNTS:
@@ -189,6 +195,7 @@ class Returns:
             pace = self._paces[name] = ReturnPace(ReturnShare(self.share.of_all), now_ns)
         else:
             self._paces.move_to_end(name)
+        self._last_name, self._last_pace = name, pace
         return pace
 
     def _pass(self, now_ns: int) -> None:

@@ -91,7 +91,8 @@ class Shares:
     def arrived(self, tenant: str, priority: int, now_ns: int) -> tuple[str, int] | None:
         """A request came. With the second tenant or class counting begins: tell `forwarded` of all that live, who are
         of the tenant and class that are returned."""
-        if (tenant, priority) == self._alone and not self._classes:
+        alone = self._alone
+        if alone is not None and alone[0] == tenant and alone[1] == priority and not self._classes:
             self._alone_times.add(1.0, now_ns)
             return None
         if self._since_ns is None:

@@ -6,8 +6,10 @@ each further one; a long time without any forgets that. Guesses are still made m
 what the engine reports.
 """
 
-FIRST = 16  # requests
-MOST = 4096
+from typing import Final
+
+FIRST: Final = 16  # requests
+MOST: Final = 4096
 
 
 class Trust:

@@ -7,12 +7,12 @@ PER_LESS_URGENT of more urgent ones were let in since the last of its class.
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import Any, Final
 
-AGE_NS = 2 * 10**9
+AGE_NS: Final = 2 * 10**9
 # So many of the more urgent for one of a less urgent class that does not get its turn otherwise: what those pay for it.
-PER_LESS_URGENT = 10
-MOST_CLASSES = 64  # numbers come from outside; beyond that, whichever asked longest ago starts anew
+PER_LESS_URGENT: Final = 10
+MOST_CLASSES: Final = 64  # numbers come from outside; beyond that, whichever asked longest ago starts anew
 
 Key = tuple[int, int]  # (priority, arrival number)
 
@@ -50,10 +50,13 @@ class Turns:
 
     def asks(self, priority: int) -> None:
         """One of this class came."""
-        self._passed.setdefault(priority, 0)
-        self._passed.move_to_end(priority)
-        if len(self._passed) > MOST_CLASSES:
-            self._passed.popitem(last=False)
+        passed = self._passed
+        if len(passed) == 1 and priority in passed:
+            return  # as nearly always
+        passed.setdefault(priority, 0)
+        passed.move_to_end(priority)
+        if len(passed) > MOST_CLASSES:
+            passed.popitem(last=False)
 
     def is_due(self, priority: int) -> bool:
         """Whether it is this class's turn once somebody of it has waited AGE_NS."""

@@ -19,21 +19,31 @@ _FOR_EVER: Final = 1 << 62
 _NONE: Final = Blocks(0)
 
 
-@dataclass(slots=True)
 class Reservation:
     """One promise. `paced` says that its tokens can be watched as they come (one streamed sequence); of an unpaced
     one nothing is known until it ends, so it counts at its peak. `credit_blocks` of the peak are held by others as
-    well, and were charged already when it was made."""
+    well, and were charged already when it was made.
 
-    reservation_id: str
-    tenant: str
-    footprint: Footprint
-    peak_blocks: Blocks
-    paced: bool
-    made_ns: int
-    seen_tokens: int = 0
-    first_seen_ns: int | None = None
-    credit_blocks: Blocks = _NONE
+    Written by hand: the `__init__` of a dataclass is the interpreter's also where all else is compiled.
+    """
+
+    __slots__ = (
+        "credit_blocks", "first_seen_ns", "footprint", "made_ns", "paced", "peak_blocks", "reservation_id",
+        "seen_tokens", "tenant",
+    )  # fmt: skip
+
+    def __init__(
+        self, reservation_id: str, tenant: str, footprint: Footprint, peak_blocks: Blocks, paced: bool, made_ns: int
+    ) -> None:
+        self.reservation_id = reservation_id
+        self.tenant = tenant
+        self.footprint = footprint
+        self.peak_blocks = peak_blocks
+        self.paced = paced
+        self.made_ns = made_ns
+        self.seen_tokens = 0
+        self.first_seen_ns: int | None = None
+        self.credit_blocks = _NONE
 
     @property
     def net_blocks(self) -> Blocks:
@@ -321,7 +331,7 @@ class Ledger:
 
 
 def _prompt_tokens(reservation: Reservation) -> int:
-    return sum(reservation.footprint.prompts) * reservation.footprint.sequences
+    return reservation.footprint.prompt_tokens * reservation.footprint.sequences
 
 
 def _life(reservation: Reservation) -> int:

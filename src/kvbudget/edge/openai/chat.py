@@ -194,7 +194,7 @@ def _is_plain_tool(tool: dict[str, object]) -> bool:
 def template_kwargs(body: dict[str, object]) -> dict[str, object]:
     """As vLLM's `build_chat_params`: the body's own members win over `chat_template_kwargs`."""
     kwargs = dict(fields.json_object(body, "chat_template_kwargs") or {})
-    reserved = sorted(_RESERVED_KWARGS & kwargs.keys())
+    reserved = sorted(_RESERVED_KWARGS.intersection(kwargs))
     if reserved:
         raise BadRequestError(
             f"chat_template_kwargs.{reserved[0]} is not accepted here: it would change what was counted",

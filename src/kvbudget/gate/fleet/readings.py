@@ -75,10 +75,11 @@ def most_held(gate: Gate, *, by_peak: bool) -> int:
     lag = PROGRESS_STRIDE + gate.config.lag_steps
     held = 0
     for living in ledger:
-        prompts, new, sequences = living.footprint
+        footprint = living.footprint
+        new = footprint.max_new_tokens
         if living.paced:
             new = Tokens(min(new, living.seen_tokens + lag))
-        held += Footprint(prompts, new, sequences).peak_blocks(ledger.layout)
+        held += Footprint(footprint.prompts, new, footprint.sequences).peak_blocks(ledger.layout)
     return held
 
 
