@@ -174,7 +174,8 @@ class Gate:
             wake_ns = self._recheck_ns
         deadline_ns, tail_ns = self.queue.next_deadline_ns(), self.tails.first_ns
         if deadline_ns is not None:
-            wake_ns = min(wake_ns, deadline_ns, self._slice_until_ns)
+            wake_ns = min(wake_ns, deadline_ns)
+            wake_ns = min(wake_ns, self._slice_until_ns)
         return wake_ns if tail_ns is None else min(wake_ns, tail_ns)
 
     @property

@@ -113,11 +113,8 @@ class Turns:
         one are all others."""
         if len(self._lines) != 1:
             return None
-        for line in self._lines.values():
-            if len(line.by_tenant) == 1:
-                for keys in line.by_tenant.values():
-                    return keys
-        return None
+        line = next(iter(self._lines.values()))
+        return next(iter(line.by_tenant.values())) if len(line.by_tenant) == 1 else None
 
     def order(self, now_ns: int) -> Generator[tuple[Key, int], None, None]:
         """(key, class in which it counts): who is due of less urgent classes, then the first of every tenant, class by

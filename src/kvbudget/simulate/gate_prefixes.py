@@ -37,7 +37,7 @@ class GatePrefixes:
         if prefix_ids is self._last[0]:
             return self._last[1]
         ids = tuple(prefix_ids)
-        keys: list[int] = []
+        keys: tuple[int, ...] = ()
         chain = place = 0
         while place < len(ids):
             stretch = self._behind.get((chain, ids[place]))
@@ -45,14 +45,14 @@ class GatePrefixes:
                 first = self._numbers + 1
                 self._behind[chain, ids[place]] = _Stretch(ids, place, first)
                 self._numbers += len(ids) - place
-                keys.extend(range(first, self._numbers + 1))
+                keys += tuple(range(first, self._numbers + 1))
                 break
             alike = _alike(stretch, ids, place)
-            keys.extend(range(stretch.first, stretch.first + alike))
+            keys += tuple(range(stretch.first, stretch.first + alike))
             place += alike
             chain = stretch.first + alike - 1
-        self._last = prefix_ids, tuple(keys)
-        return self._last[1]
+        self._last = prefix_ids, keys
+        return keys
 
 
 def _alike(stretch: _Stretch, ids: tuple[int, ...], place: int) -> int:
