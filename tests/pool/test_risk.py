@@ -157,6 +157,9 @@ def test_sums_from_a_moment_on_are_those_of_all_moments() -> None:
 def test_who_has_hardly_a_chance_to_live_is_counted_no_further() -> None:
     share = share_of(Survival([0.9] * BINS, 0.0), made_tokens=0, limit_tokens=4000, held=1.0, per_step=1.0, sequences=1)
     assert len(share.mean) < 3
+    other = share_of(Survival([0.9] * BINS, 0.0), made_tokens=0, limit_tokens=4000, held=1.0, per_step=1.0, sequences=1)
+    assert other.at(9) == (0.0, 0.0, 0.0, 0.0)  # whichever moment is asked for first
+    assert other.mean == share.mean
 
 
 def test_whoever_is_long_already_is_doubted_as_one_of_that_length() -> None:

@@ -229,12 +229,11 @@ class Overtaking:
         learned, outlook = self._learned, self._learned.outlook
         shares = _shares_of(head, outlook)
         sequences = self._ledger.sequences + newcomer.sequences - sum([share.sequences for share in shares])
-        if sequences > self._config.max_num_seqs:
-            return False
         less = Instead(newcomer, shares, outlook.now - outlook.epoch)
         limit, _ = self._room_for(head)
         held = outlook.held_now() + less.held
-        return outlook.promise_up_to(limit, held, learned.margin.z, less) is not None
+        fits = outlook.promise_up_to(limit, held, learned.margin.z, less) is not None
+        return fits and sequences <= self._config.max_num_seqs
 
 
 def _left(living: Reservation) -> int:
