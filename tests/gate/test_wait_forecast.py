@@ -1,5 +1,7 @@
 """When there will be room."""
 
+from math import sqrt
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +126,77 @@ def test_whether_there_is_room_by_then_with_one_more_is_what_the_whole_reckoning
 def test_where_nothing_is_ever_free_there_is_no_room_by_any_time() -> None:
     outlook = living(1 << 30, 1 << 30)
     assert not has_room_by(1e9, outlook, 2.0, NEW, 100.0, 10, Demand(0), NEW)
+
+
+def reckoned(
+    outlook: Outlook, z: float, newcomer: Share, blocks: float, seats: int, ahead: Demand | None, kept: Kept | None
+) -> float | None:
+    """What `steps_until_room` is to say: every moment summed, and all of them looked at."""
+    passed, last = outlook.now - outlook.epoch, len(GRID) - 1
+    mean, spread, sequences = list(outlook.mean), list(outlook.spread), list(outlook.alive)
+    if ahead is not None:
+        mean = [one + more for one, more in zip(mean, ahead.blocks, strict=True)]
+        sequences = [one + more for one, more in zip(sequences, ahead.sequences, strict=True)]
+    if kept is not None:
+        mean = [one + more for one, more in zip(mean, kept.blocks, strict=True)]
+        seats -= int(kept.slots)
+    variance = 0.0 if kept is None else kept.variance
+    room, worst, before = blocks - max(newcomer.mean), 0, 1.0
+    for g in range(last):
+        if GRID[g] < passed:
+            worst = g + 1
+            continue
+        missing = (sequences[g] - seats) * room / max(1.0, float(seats))
+        for later in [max(worst, g), *range(g, last)]:
+            left = spread[later] - spread[g] + variance
+            short = mean[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
+            worst = later
+            if short > 0.0:
+                missing = short
+                break
+        if missing <= 0.0:
+            start = GRID[g - 1] if g else 0
+            share = before / (before - min(missing, -1e-9)) if g else 0.5
+            return start + (GRID[g] - start) * share - passed
+        before = missing
+    return None
+
+
+@given(
+    st.lists(LENGTHS, max_size=8), LENGTHS, st.none() | LENGTHS, st.none() | st.floats(0.0, 80.0),
+    st.floats(5.0, 300.0), st.integers(0, 9), st.integers(0, 40),
+)  # fmt: skip
+def test_what_is_not_summed_would_have_changed_nothing(
+    batch: list[tuple[int, int, float]],
+    first: tuple[int, int, float],
+    before: tuple[int, int, float] | None,
+    free: float | None,
+    blocks: float,
+    seats: int,
+    passed: int,
+) -> None:
+    survival = Survival([0.05] * BINS, 0.2)
+
+    def share(one: tuple[int, int, float]) -> Share:
+        made, left, held = one
+        return share_of(
+            survival, made_tokens=made, limit_tokens=made + left, held=held, per_step=1 / 16, sequences=1, offset=passed
+        )
+
+    def outlook() -> Outlook:
+        found = Outlook()
+        for number, one in enumerate(batch):
+            found.add(str(number), share(one))
+        found.now = passed
+        return found
+
+    ahead = kept = None
+    if before is not None:
+        ahead, one = Demand(0), share(before)
+        for g, mean in enumerate(one.mean):
+            ahead.blocks[g], ahead.sequences[g] = mean, one.alive[g]
+    if free is not None:
+        kept = Kept()
+        kept.blocks, kept.variance, kept.slots = [free] * len(GRID), free / 4, 1.0
+    told = steps_until_room(outlook(), 2.0, share(first), blocks, seats, ahead, kept)
+    assert told == reckoned(outlook(), 2.0, share(first), blocks, seats, ahead, kept)

@@ -123,9 +123,43 @@ def test_one_that_may_outlive_the_grid_is_counted_at_all_of_its_moments() -> Non
     assert len(share.mean) == len(GRID)
 
 
+@pytest.mark.parametrize("share_that_ends", [0.0, 0.02, 0.3, 0.9])
+@pytest.mark.parametrize("limit", [1, 20, 700, 1 << 20])
+@pytest.mark.parametrize("held", [0.5, 40.0])
+def test_the_most_that_one_holds_is_that_of_its_worst_moment(share_that_ends: float, limit: int, held: float) -> None:
+    for survival in (None, Survival([share_that_ends] * BINS, 0.1)):
+
+        def share(survival: Survival | None = survival) -> Share:
+            return share_of(survival, made_tokens=0, limit_tokens=limit, held=held, per_step=0.1, sequences=2, offset=9)
+
+        assert share().most == max(share().mean)
+
+
+def test_sums_from_a_moment_on_are_those_of_all_moments() -> None:
+    def outlook() -> Outlook:
+        found = Outlook()
+        for number, made in enumerate((0, 30, 200)):
+            found.add(
+                str(number),
+                share_of(
+                    Survival([0.1] * BINS, 0.1), made_tokens=made, limit_tokens=900, held=5.0, per_step=0.1, sequences=1
+                ),
+            )
+        return found
+
+    one, other = outlook(), outlook()
+    for first in (7, 9, 3, 0):
+        for lazy, whole in zip(one.sums_from(first), (other.mean, other.spread, other.alive), strict=True):
+            assert lazy[first:] == whole[first:]
+    assert one.alive_at(2) == other.alive[2]
+
+
 def test_who_has_hardly_a_chance_to_live_is_counted_no_further() -> None:
     share = share_of(Survival([0.9] * BINS, 0.0), made_tokens=0, limit_tokens=4000, held=1.0, per_step=1.0, sequences=1)
     assert len(share.mean) < 3
+    other = share_of(Survival([0.9] * BINS, 0.0), made_tokens=0, limit_tokens=4000, held=1.0, per_step=1.0, sequences=1)
+    assert other.at(9) == (0.0, 0.0, 0.0, 0.0)  # whichever moment is asked for first
+    assert other.mean == share.mean
 
 
 def test_whoever_is_long_already_is_doubted_as_one_of_that_length() -> None:

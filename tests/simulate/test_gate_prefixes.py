@@ -37,6 +37,20 @@ def test_keys_are_equal_as_far_as_ids_are() -> None:
     assert prefixes.of((7, 8, 9)) == one
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_chains_are_numbered_as_they_are_first_seen(seed: int) -> None:
+    chance = random.Random(seed)
+    prefixes, numbers = GatePrefixes(), dict[tuple[int, ...], int]()
+    prompts: list[tuple[int, ...]] = [()]
+    for _ in range(200):
+        begun = chance.choice(prompts)
+        ids = begun[: chance.randint(0, len(begun))] + tuple(chance.choices((1, 2, 3, -4), k=chance.randint(0, 5)))
+        prompts.append(ids)
+        beginnings = [ids[: end + 1] for end in range(len(ids))]
+        expected = tuple(numbers.setdefault(beginning, len(numbers) + 1) for beginning in beginnings)
+        assert prefixes.of(ids) == expected
+
+
 @pytest.mark.parametrize(
     ("policy", "sizes", "sharing", "told"),
     [

@@ -173,9 +173,14 @@ class Gate:
         """When to push a Tick, if nothing else happens before; None if never."""
         if not self.queue and not self.tails and self._recheck_ns is None:
             return None  # as nearly always
-        slice_ns = self._slice_until_ns if self.queue and self._slice_until_ns < _FOR_EVER_NS else None
-        wakes = (self.queue.next_deadline_ns(), self._recheck_ns, self.tails.first_ns, slice_ns)
-        return min([wake_ns for wake_ns in wakes if wake_ns is not None])
+        wake_ns = _FOR_EVER_NS
+        if self._recheck_ns is not None:
+            wake_ns = self._recheck_ns
+        deadline_ns, tail_ns = self.queue.next_deadline_ns(), self.tails.first_ns
+        if deadline_ns is not None:
+            wake_ns = min(wake_ns, deadline_ns)
+            wake_ns = min(wake_ns, self._slice_until_ns)
+        return wake_ns if tail_ns is None else min(wake_ns, tail_ns)
 
     @property
     def waits_for_report(self) -> bool:

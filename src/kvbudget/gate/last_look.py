@@ -56,11 +56,15 @@ class LastLook:
 
     def stands(self, now_ns: int) -> bool:
         """Whether one more would end in the same way; then everything is as after it."""
-        if self._basis is None or not self._decides_all:
+        basis = self._basis
+        if basis is None or not self._decides_all:
             return False
         if self._learned.batch.is_old(self._ledger, now_ns) or self._returns.is_due(now_ns):
             return False
-        if self._basis != self._now_by(now_ns) or not self._learned.tables_stand():
+        outlook = self._learned.outlook
+        if basis[0] != outlook.version or basis[1] != outlook.now or basis[4] != self._queue.changes:
+            return False  # as nearly always, if it does not stand
+        if basis != self._now_by(now_ns) or not self._learned.tables_stand():
             return False
         self._overtaking.as_after_look()
         return True

@@ -168,7 +168,7 @@ class LearnedPolicy:
         """Blocks that this one is expected to hold when it holds most, beside `common` ones that others hold too."""
         self.refresh(ledger, now_ns)
         newcomer = self._newcomer(event, footprint, common)
-        return Blocks(int(max(newcomer.mean, default=newcomer.held)) + 1)
+        return Blocks(int(newcomer.most) + 1)
 
     def expected_tokens(self, event: Arrived, footprint: Footprint) -> int:
         """What each of its sequences is expected to produce."""
@@ -216,8 +216,7 @@ class LearnedPolicy:
         blocks = float(ledger.pool_blocks - self.batch.together(ledger))
         seats = int(part * (places - footprint.total_sequences))
         if part < 1.0:  # a part of all, the newcomer included
-            largest = max(newcomer.mean, default=newcomer.held)
-            blocks = part * ledger.pool_blocks + (1.0 - part) * largest - self.batch.together(ledger)
+            blocks = part * ledger.pool_blocks + (1.0 - part) * newcomer.most - self.batch.together(ledger)
         z = self.margin.z * sqrt(part)
         steps = steps_until_room(self.outlook, z, newcomer, blocks, seats, ahead, kept)
         return None if steps is None else self.forecast.wait_ns(steps, self.pace.ns_per_step)

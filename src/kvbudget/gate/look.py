@@ -4,7 +4,7 @@ Behind the first that the pool has no room for, a few more are looked at who may
 next of the other tenants, and who came after it in its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.overtaking import Overtaking
@@ -13,53 +13,96 @@ from kvbudget.gate.queue import Queue, Waiting
 from kvbudget.gate.turns import Key
 from kvbudget.units import Blocks
 
+Fits = tuple[Waiting, Blocks]  # who, and what all promises need with it
+
 
 def first_that_fits(
     queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, now_ns: int
-) -> tuple[Waiting, Blocks] | None:
+) -> Fits | None:
     """Who may go, and what all promises need then; None if nobody may. Why not is noted of each that was tried."""
     full = False
-    whys = queue.whys
-    whys.clear()
+    queue.whys.clear()
     if fairness.is_alone:  # then a look ends with the first of those that wait
         head = queue.head()
         full = head is not None and promises.is_still_full(head.arrived, now_ns)
     fairness.begin_look()
     overtaking.begin_look()
+    look = _Look(queue, fairness, promises, overtaking, now_ns, full)
+    only = fairness.turns.only_line
+    if only is not None:
+        return look.along(only)
     order = fairness.turns.order(now_ns)
     try:
         for key, priority in _with_those_behind(order, fairness, overtaking):
-            waiting = queue.at(key)
-            arrived, footprint, peak_blocks = waiting.arrived, waiting.footprint, waiting.peak_blocks
-            behind = overtaking.head is not None
-            if behind and not overtaking.another_try():
+            found = look.at(key, priority)
+            if found is not None:
+                return found
+            if look.over:
                 break
-            if behind and not overtaking.worth_trying(footprint, peak_blocks, now_ns):
-                continue
-            allowed, kept = fairness.allows(arrived, footprint, peak_blocks, priority, now_ns)
-            if not allowed:
-                whys[key] = fairness.why
-                continue
-            if behind and overtaking.clearly_puts_off(arrived, footprint, now_ns):
-                overtaking.stays(peak_blocks)
-                continue
-            needed = None
-            if behind or not full:
-                needed = promises.needed_with(arrived, footprint, peak_blocks, kept, now_ns, booked=waiting.booked)
-            if needed is None:
-                whys[key] = promises.why_no_room(arrived, footprint, kept)
-                if behind:
-                    overtaking.stays(peak_blocks)
-                elif fairness.lacks_room(arrived, priority, kept):
-                    overtaking.lacks_room(waiting)
-            elif behind and not overtaking.may_pass(arrived, footprint, now_ns):
-                overtaking.stays(peak_blocks)
-                promises.withdraw(arrived)
-            else:
-                return waiting, needed
     finally:
         order.close()
     return None
+
+
+class _Look:
+    """One look, which is `over` when nobody more is to be tried."""
+
+    __slots__ = ("_fairness", "_full", "_now_ns", "_overtaking", "_promises", "_queue", "over")
+
+    def __init__(
+        self, queue: Queue, fairness: Fairness, promises: Promises, overtaking: Overtaking, now_ns: int, full: bool
+    ) -> None:
+        self._queue = queue
+        self._fairness = fairness
+        self._promises = promises
+        self._overtaking = overtaking
+        self._now_ns = now_ns
+        self._full = full  # there is no room for the first
+        self.over = False
+
+    def along(self, keys: Iterable[Key]) -> Fits | None:
+        """Through all of one tenant and class: the first, and behind it if it lacks room."""
+        for key in keys:
+            found = self.at(key, key[0])
+            if found is not None:
+                return found
+            if self.over or self._overtaking.head is None:
+                break
+        return None
+
+    def at(self, key: Key, priority: int) -> Fits | None:
+        """One who waits, if it may go. `priority`: the class in which it counts."""
+        fairness, promises, overtaking, now_ns = self._fairness, self._promises, self._overtaking, self._now_ns
+        behind = overtaking.head is not None
+        if behind and not overtaking.another_try():
+            self.over = True
+            return None
+        waiting = self._queue.at(key)
+        arrived, footprint, peak_blocks = waiting.arrived, waiting.footprint, waiting.peak_blocks
+        if behind and not overtaking.worth_trying(footprint, peak_blocks, now_ns):
+            return None
+        allowed, kept = fairness.allows(arrived, footprint, peak_blocks, priority, now_ns)
+        if not allowed:
+            self._queue.whys[key] = fairness.why
+            return None
+        if behind and overtaking.clearly_puts_off(arrived, footprint, now_ns):
+            overtaking.stays(peak_blocks)
+            return None
+        needed = None
+        if behind or not self._full:
+            needed = promises.needed_with(arrived, footprint, peak_blocks, kept, now_ns, booked=waiting.booked)
+        if needed is None:
+            self._queue.whys[key] = promises.why_no_room(arrived, footprint, kept)
+            if behind:
+                overtaking.stays(peak_blocks)
+            elif fairness.lacks_room(arrived, priority, kept):
+                overtaking.lacks_room(waiting)
+            return None
+        if behind and not overtaking.may_pass(arrived, footprint, now_ns):
+            overtaking.stays(peak_blocks)
+            promises.withdraw(arrived)
+            return None
+        return waiting, needed
 
 
 def _with_those_behind(

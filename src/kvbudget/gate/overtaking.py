@@ -20,7 +20,7 @@ from kvbudget.gate.queue import Demand, Queue, Waiting
 from kvbudget.gate.wait_forecast import has_room_by, steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
-from kvbudget.pool.risk import Instead, Outlook, Share, promise
+from kvbudget.pool.risk import Instead, Outlook, Share
 
 MOST_TRIES = 8  # of those behind, in one look
 
@@ -67,7 +67,8 @@ class Overtaking:
         self._head: Head | None = None
         self._start: Start | None = None
         self._foreseen: tuple[int, int, float | None] | None = None  # the same by learned lengths: (epoch, step, start)
-        self._reckoned: tuple[Share, Demand]  # of that: the head, and what those who went before it no longer hold
+        # Of that: the head, and what those who went before it no longer hold.
+        self._reckoned: tuple[Share, Demand | None]
         self._smaller_than = 0  # blocks at their peaks: as many there was no room for
         self._tries = 0
         self._head_after: Head | None = None
@@ -160,8 +161,10 @@ class Overtaking:
         """By learned lengths."""
         outlook = self._learned.outlook
         if not self._is_foreseen(now_ns):
-            head.sealed = bool(head.overtook) and self._fits_without(head, now_ns)
-            steps = None if head.sealed else self._steps_to_start(head, now_ns)
+            waiting = head.waiting
+            newcomer = self._learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
+            head.sealed = bool(head.overtook) and self._fits_without(head, newcomer)
+            steps = None if head.sealed else self._steps_to_start(head, newcomer)
             self._foreseen = (outlook.epoch, outlook.now, steps)
         start = None if self._foreseen is None else self._foreseen[2]
         if start is None:
@@ -204,13 +207,14 @@ class Overtaking:
                 sequences -= living.footprint.total_sequences
         return Start(now_ns, last, blocks, sequences)
 
-    def _steps_to_start(self, head: Head, now_ns: int) -> float | None:
+    def _steps_to_start(self, head: Head, newcomer: Share) -> float | None:
         """By learned lengths; None if that is beyond what can be seen."""
-        learned, waiting = self._learned, head.waiting
-        newcomer = learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
-        ahead = Demand(0)
-        for share in _shares_of(head, learned.outlook):
-            _take_off(ahead, share)
+        learned = self._learned
+        ahead: Demand | None = None
+        if head.overtook:
+            ahead = Demand(0)
+            for share in _shares_of(head, learned.outlook):
+                _take_off(ahead, share)
         self._reckoned = (newcomer, ahead)
         blocks, seats = self._room_for(head)
         return steps_until_room(learned.outlook, learned.margin.z, newcomer, blocks, seats, ahead, None)
@@ -220,18 +224,15 @@ class Overtaking:
         blocks = self._ledger.capacity_blocks - self._learned.batch.together(self._ledger)
         return blocks, self._config.max_num_seqs - head.waiting.footprint.total_sequences
 
-    def _fits_without(self, head: Head, now_ns: int) -> bool:
+    def _fits_without(self, head: Head, newcomer: Share) -> bool:
         """Whether it would be let in now if those who went before it were not there."""
-        learned, ledger, waiting = self._learned, self._ledger, head.waiting
-        newcomer = learned.newcomer(ledger, waiting.arrived, waiting.footprint, now_ns)
-        sequences = ledger.sequences + waiting.footprint.total_sequences
-        shares = _shares_of(head, learned.outlook)
-        outlook = learned.outlook
+        learned, outlook = self._learned, self._learned.outlook
+        shares = _shares_of(head, outlook)
+        sequences = self._ledger.sequences + newcomer.sequences - sum([share.sequences for share in shares])
         less = Instead(newcomer, shares, outlook.now - outlook.epoch)
-        sequences -= sum([share.sequences for share in shares])
+        limit, _ = self._room_for(head)
         held = outlook.held_now() + less.held
-        needed = promise(outlook.enough(learned.margin.z, less), held)
-        fits = needed + learned.batch.together(ledger) <= ledger.capacity_blocks
+        fits = outlook.promise_up_to(limit, held, learned.margin.z, less) is not None
         return fits and sequences <= self._config.max_num_seqs
 
 

@@ -70,8 +70,9 @@ class Parking:
         expected_ns: int | None = None
         worthwhile = True
         if self._promises.by_lengths:
-            demand = self._learned.demand(event, footprint, self._promises.credit(event, footprint))
-            expected_ns = self.expected_wait_ns(event, footprint, now_ns)
+            credit = self._promises.credit(event, footprint)
+            demand = self._learned.demand(event, footprint, credit)
+            expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
             worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
         queue_tokens = self._queue_tokens()
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
@@ -99,20 +100,23 @@ class Parking:
     def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
         return self._config.worthwhile_wait_ns if event.deadline_ns is None else event.deadline_ns - now_ns
 
-    def expected_wait_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
-        """By learned lengths: time until everybody before it and then itself is let in and its prompt can be read; None
-        if that cannot be foreseen."""
-        return self._wait_ns(event, footprint, self._fairness.kept_from(event, now_ns), now_ns)
+    def expected_wait_ns(self, event: Arrived, footprint: Footprint, credit: int, now_ns: int) -> int | None:
+        """By learned lengths: time until everybody before it and then itself, `credit` blocks of which others hold, is
+        let in and its prompt can be read; None if that cannot be foreseen."""
+        return self._wait_ns(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
 
     def wait_for_room_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
         """The same where it has to leave free what others need, for a time that nobody foresees: without that."""
+        credit = self._promises.credit(event, footprint)
         kept = self._fairness.kept_from(event, now_ns)
-        wait_ns = self._wait_ns(event, footprint, kept, now_ns)
-        return self._wait_ns(event, footprint, None, now_ns) if wait_ns is None and kept is not None else wait_ns
+        wait_ns = self._wait_ns(event, footprint, credit, kept, now_ns)
+        if wait_ns is None and kept is not None:
+            wait_ns = self._wait_ns(event, footprint, credit, None, now_ns)
+        return wait_ns
 
-    def _wait_ns(self, event: Arrived, footprint: Footprint, kept: Kept | None, now_ns: int) -> int | None:
+    def _wait_ns(self, event: Arrived, footprint: Footprint, credit: int, kept: Kept | None, now_ns: int) -> int | None:
         ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
-        credit, places = self._promises.credit(event, footprint), self._config.max_num_seqs
+        places = self._config.max_num_seqs
         wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
         return None if wait_ns is None else max(wait_ns, self.backlog_ns())
 

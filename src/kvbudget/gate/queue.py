@@ -83,6 +83,7 @@ class Queue:
     _key_of: dict[str, tuple[int, int]] = field(default_factory=dict)
     _order: list[tuple[int, int]] = field(default_factory=list)
     _deadlines: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    _deadline: tuple[int, int | None] = (0, None)  # what `changes` was, and what was the earliest then
     _sums: dict[int, tuple[int, int]] = field(default_factory=dict)  # priority -> (peak blocks, sequences)
     _parts: dict[tuple[int, str], Part] = field(default_factory=dict)  # by (priority, tenant)
 
@@ -167,9 +168,13 @@ class Queue:
 
     def next_deadline_ns(self) -> int | None:
         """The earliest deadline of all that wait."""
-        while self._deadlines and self._deadlines[0][1] not in self._by_key:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        at, first_ns = self._deadline
+        if at != self.changes:
+            while self._deadlines and self._deadlines[0][1] not in self._by_key:
+                heapq.heappop(self._deadlines)
+            first_ns = self._deadlines[0][0] if self._deadlines else None
+            self._deadline = self.changes, first_ns
+        return first_ns
 
     def expired(self, now_ns: int) -> Iterator[Waiting]:
         """Take out everybody whose deadline has passed, earliest deadline first."""

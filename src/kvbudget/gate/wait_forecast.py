@@ -1,6 +1,7 @@
 """Decides when whoever comes will be let in: the first moment from which on it fits, after those who wait before it."""
 
 from math import sqrt
+from typing import Final
 
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.queue import Demand
@@ -8,6 +9,7 @@ from kvbudget.pool.risk import GRID, Outlook, Share
 
 _MOST_BIAS = 1.25
 _UNKNOWN = -1e300
+_NOBODY: Final = [0.0] * len(GRID)
 
 
 class WaitForecast:
@@ -33,64 +35,81 @@ def steps_until_room(
     """Steps until the living, those `ahead` and the newcomer fit, and go on fitting; None if that is beyond the grid.
 
     `blocks`: of the pool that they may have together. `seats`: sequences that may run beside the newcomer. `kept`: what
-    stays free for others.
+    stays free for others. Moments at which it cannot fit whatever is unknown are not summed.
     """
     passed = outlook.now - outlook.epoch
-    room = blocks - max(newcomer.mean, default=newcomer.held)
-    mean, spread, sequences = outlook.mean, outlook.spread, outlook.alive
-    if ahead is not None:
-        mean = [mean[g] + ahead.blocks[g] for g in range(len(GRID))]
-        sequences = [sequences[g] + ahead.sequences[g] for g in range(len(GRID))]
-    variance = 0.0
+    room = blocks - newcomer.most
+    others, running = (_NOBODY, _NOBODY) if ahead is None else (ahead.blocks, ahead.sequences)
+    free, variance = _NOBODY, 0.0
     if kept is not None:
-        mean = [mean[g] + kept.blocks[g] for g in range(len(GRID))]
-        variance = kept.variance
+        free, variance = kept.blocks, kept.variance
         seats -= int(kept.slots)
+    mean = spread = alive = _NOBODY
     last = len(GRID) - 1
     worst = 0  # where it was seen not to fit: likely the same moment stands against the next one
     before = 1.0
+    vague = vague_for = -1  # the moment of which `before` is, and which one stood against it, if it is not known
+    is_summed = False
     for g in range(last):
         if GRID[g] < passed:
             worst = g + 1
             continue
+        worst = later = max(worst, g)
+        if not is_summed:
+            if outlook.mean_at(later) + others[later] + free[later] > room:
+                vague, vague_for = g, later
+                continue
+            is_summed = True
+            mean, spread, alive = outlook.sums_from(g)
         # By then it is known who has ended until then; what remains unknown is what comes after.
         known = spread[g]
-        worst = later = max(worst, g)
         then = g
         while True:
             left = spread[later] - known + variance
-            missing = mean[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
+            missing = mean[later] + others[later] + free[later] + (z * sqrt(left) if left > 0.0 else 0.0) - room
             if missing > 0.0:
                 break
             if then == last:
-                missing = (sequences[g] - seats) * room / max(1.0, float(seats))
+                missing = (alive[g] + running[g] - seats) * room / max(1.0, float(seats))
                 break
             later = then
             then += 1
         worst = later
         if missing <= 0.0:
+            if vague >= 0:
+                left = outlook.spread_at(vague_for) - outlook.spread_at(vague) + variance
+                held = outlook.mean_at(vague_for) + others[vague_for] + free[vague_for]
+                before = held + (z * sqrt(left) if left > 0.0 else 0.0) - room
             start = GRID[g - 1] if g else 0
             share = before / (before - min(missing, -1e-9)) if g else 0.5
             return start + (GRID[g] - start) * share - passed
-        before = missing
+        before, vague = missing, -1
     return None
 
 
 def has_room_by(
-    steps: float, outlook: Outlook, z: float, newcomer: Share, blocks: float, seats: int, ahead: Demand, more: Share
+    steps: float,
+    outlook: Outlook,
+    z: float,
+    newcomer: Share,
+    blocks: float,
+    seats: int,
+    ahead: Demand | None,
+    more: Share,
 ) -> bool:
     """Whether `steps_until_room` with one `more` ahead is at most `steps`.
 
-    Told without all of it: nothing is asked of moments after `steps`, and of one more only what is asked for.
+    Told without all of it: nothing is asked of moments after `steps`, and of one more only what is asked for. Until
+    `steps` come, it is enough that there is no room.
     """
     passed = outlook.now - outlook.epoch
-    room = blocks - max(newcomer.mean, default=newcomer.held)
-    mean, spread, alive = outlook.mean, outlook.spread, outlook.alive
-    others, running = ahead.blocks, ahead.sequences
+    room = blocks - newcomer.most
+    others, running = (_NOBODY, _NOBODY) if ahead is None else (ahead.blocks, ahead.sequences)
     last = len(GRID) - 1
     held = [_UNKNOWN] * last
     worst = 0
     before = 1.0
+    vague = vague_for = -1
     for g in range(last):
         if GRID[g] < passed:
             worst = g + 1
@@ -98,12 +117,23 @@ def has_room_by(
         begin = GRID[g - 1] if g else 0
         if begin - passed > steps:
             return False
-        seated = (alive[g] + (running[g] + more.at(g)[0]) - seats) * room / max(1.0, float(seats))
-        share = before / (before - min(seated, -1e-9)) if g else 0.5
-        if seated <= 0.0 and begin + (GRID[g] - begin) * share - passed > steps:
-            return False  # even if it fits from here on
-        known = spread[g]
         worst = later = max(worst, g)
+        if held[later] == _UNKNOWN:
+            held[later] = outlook.mean_at(later) + (others[later] + more.at(later)[1])
+        is_before = GRID[g] - passed <= steps  # then nothing that begins here is too late
+        if is_before and held[later] > room:
+            vague, vague_for = g, later
+            continue
+        seated = (outlook.alive_at(g) + (running[g] + more.at(g)[0]) - seats) * room / max(1.0, float(seats))
+        if not is_before and seated <= 0.0:  # even if it fits from here on
+            if vague >= 0:
+                left = outlook.spread_at(vague_for) - outlook.spread_at(vague)
+                before = held[vague_for] + (z * sqrt(left) if left > 0.0 else 0.0) - room
+            share = before / (before - min(seated, -1e-9)) if g else 0.5
+            if begin + (GRID[g] - begin) * share - passed > steps:
+                return False
+        mean, spread, _ = outlook.sums_from(g)
+        known = spread[g]
         then = g
         while True:
             if held[later] == _UNKNOWN:
@@ -120,5 +150,5 @@ def has_room_by(
         worst = later
         if missing <= 0.0:
             return True
-        before = missing
+        before, vague = missing, -1
     return False

@@ -67,6 +67,7 @@ def _near() -> list[float]:
 
 _NEAR: Final = _near()  # by which z is larger at each moment
 _HARDLY: Final = 1e-3  # whoever lives with less of a chance is counted no further
+_SURELY: Final = 1.0 + 1e-9  # what is said to be less is less, however it was rounded
 _NO_TABLE: Final[list[float]] = []
 
 Moment = tuple[float, float, float, float]  # sequences that are expected to live, mean, spread, doubt
@@ -116,7 +117,7 @@ class Share:
     it, as others hold them too. What it comes to at a moment is computed when it is asked for."""
 
     __slots__ = (
-        "_alive", "_means", "base", "doubt", "held", "intercept", "last", "left", "made", "offset", "per_step",
+        "_alive", "_means", "_most", "base", "doubt", "held", "intercept", "last", "left", "made", "offset", "per_step",
         "sequences", "shared", "sign", "slope", "survival",
     )  # fmt: skip
 
@@ -139,10 +140,12 @@ class Share:
         self.last = len(GRID)  # no later moment of the grid counts
         self._means: list[float] | None = None
         self._alive: list[float] = _NO_TABLE
+        self._most = -1.0
 
     def at(self, g: int) -> Moment:
         """What it comes to at a moment of the grid; all 0 from where it is counted no more."""
-        return _summed([self], 0, g, 0.0, 0.0, 0.0, 0.0)
+        _ALONE[0] = self
+        return _summed(_ALONE, 0, g, 0.0, 0.0, 0.0, 0.0)
 
     @property
     def mean(self) -> list[float]:
@@ -160,6 +163,22 @@ class Share:
         return means
 
     @property
+    def most(self) -> float:
+        """Blocks held, expected, at the moment at which that is most."""
+        most = self._most
+        if most < 0.0:
+            most, largest = self.held, self.held + self.left * self.per_step
+            for g in range(len(GRID)):
+                living, mean, _, _ = self.at(g)
+                if g > self.last:
+                    break
+                most = mean if g == 0 else max(most, mean)
+                if living * largest * _SURELY < most * self.sequences:
+                    break  # even if it came to its limit with the chance that it has to live by then
+            self._most = most
+        return most
+
+    @property
     def alive(self) -> list[float]:
         """Sequences that live, expected, at the same moments."""
         self.mean  # noqa: B018 - both are computed together
@@ -171,6 +190,9 @@ class Share:
         share.base, share.doubt = self.base, self.doubt
         share.last, share.shared, share.sign = self.last, self.shared, -1.0
         return share
+
+
+_ALONE: Final = [Share(None, 0, 0, 0.0, 0.0, 0, 0)]  # not a list for each question: they are many, and short
 
 
 def share_of(
@@ -256,8 +278,8 @@ class Outlook:
     """
 
     __slots__ = (
-        "_alive", "_all_taken", "_doubt", "_held", "_log", "_mean", "_per_step", "_reach", "_spread", "_taken",
-        "_worst", "epoch", "now", "shared", "shares", "version",
+        "_alive", "_doubt", "_from", "_from_taken", "_held", "_log", "_mean", "_per_step", "_reach", "_spread",
+        "_taken", "_worst", "epoch", "now", "shared", "shares", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -276,7 +298,7 @@ class Outlook:
         self.shares.clear()
         self._log: list[Share] = []  # who came, and who went (`sign`)
         self._taken = [0] * len(GRID)  # so much of it is in the sums of each moment
-        self._all_taken = 0  # and so much in all of them
+        self._from, self._from_taken = len(GRID), 0  # and so much in those from one on
         self._mean = [0.0] * len(GRID)
         self._spread = [0.0] * len(GRID)
         self._doubt = [0.0] * len(GRID)
@@ -305,25 +327,25 @@ class Outlook:
     @property
     def mean(self) -> list[float]:
         """Blocks held, expected, at each moment."""
-        self._take_in_all()
+        self._take_in_from(0)
         return self._mean
 
     @property
     def spread(self) -> list[float]:
         """Variance of that."""
-        self._take_in_all()
+        self._take_in_from(0)
         return self._spread
 
     @property
     def doubt(self) -> list[float]:
         """What it would be off by one standard error of what was learned."""
-        self._take_in_all()
+        self._take_in_from(0)
         return self._doubt
 
     @property
     def alive(self) -> list[float]:
         """Sequences, expected."""
-        self._take_in_all()
+        self._take_in_from(0)
         return self._alive
 
     def mean_at(self, g: int) -> float:
@@ -335,6 +357,16 @@ class Outlook:
         """`spread[g]`."""
         self._take_in(g)
         return self._spread[g]
+
+    def alive_at(self, g: int) -> float:
+        """`alive[g]`."""
+        self._take_in(g)
+        return self._alive[g]
+
+    def sums_from(self, first: int) -> tuple[list[float], list[float], list[float]]:
+        """`mean`, `spread` and `alive`, of which only the moments from the `first` on are up to date."""
+        self._take_in_from(first)
+        return self._mean, self._spread, self._alive
 
     def enough(
         self, z: float, more: Share | None = None, kept: Sequence[float] | None = None, kept_variance: float = 0.0
@@ -393,12 +425,14 @@ class Outlook:
             spread += kept_variance / near**2  # a wait for a moment is no overflow
         return min(mean + z * near * sqrt(max(0.0, spread) + doubt * doubt), most)
 
-    def _take_in_all(self) -> None:
-        if self._all_taken == len(self._log):
+    def _take_in_from(self, first: int) -> None:
+        """Bring the sums of that moment and all later ones up to date."""
+        done = len(self._log)
+        if self._from_taken == done and self._from <= first:
             return
-        for g in range(len(GRID)):
+        for g in range(first, len(GRID)):
             self._take_in(g)
-        self._all_taken = len(self._log)
+        self._from_taken, self._from = done, first
 
     def _take_in(self, g: int) -> None:
         """Bring the sums of one moment up to date."""

@@ -29,8 +29,21 @@ class StepCost(NamedTuple):
 
     def step_ns(self, prefill_tokens: int, decodes: int, context_tokens: int) -> int:
         """How long the step lasts; at least one nanosecond, or time would stand still."""
-        spent = self.prefill_ns * prefill_tokens + self.decode_ns * decodes + self.context_ns * context_tokens
-        return max(1, self.base_ns + spent)
+        return Clock(self).step_ns(prefill_tokens, decodes, context_tokens)
+
+
+class Clock:
+    """The same of a cost that is asked very often: a compiled class finds its own members in no time."""
+
+    __slots__ = ("_base_ns", "_decode_ns", "_prefill_ns", "context_ns")
+
+    def __init__(self, cost: StepCost) -> None:
+        self._base_ns, self._prefill_ns, self._decode_ns, self.context_ns = cost
+
+    def step_ns(self, prefill_tokens: int, decodes: int, context_tokens: int) -> int:
+        """As `StepCost.step_ns`."""
+        spent = self._prefill_ns * prefill_tokens + self._decode_ns * decodes + self.context_ns * context_tokens
+        return max(1, self._base_ns + spent)
 
 
 DEFAULT_COST = StepCost()

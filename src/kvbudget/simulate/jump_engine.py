@@ -10,7 +10,6 @@ other.
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.prefix_runs import Holding, Path, RunPool
@@ -47,16 +46,21 @@ class Stream:
         self.reported = 0  # tokens told to the gate
 
 
-class Scheduled(NamedTuple):
+class Scheduled:
     """A step that was put together: tokens of sequences that got several, sequences that got one, tokens of context,
     all tokens, those of them that had been computed before, and who was preempted."""
 
-    prefill_tokens: int
-    decodes: int
-    context_tokens: int
-    tokens: int
-    recomputed_tokens: int
-    preempted: list[Stream]
+    __slots__ = ("context_tokens", "decodes", "preempted", "prefill_tokens", "recomputed_tokens", "tokens")
+
+    def __init__(
+        self, prefill_tokens: int, decodes: int, context_tokens: int, recomputed_tokens: int, preempted: list[Stream]
+    ) -> None:
+        self.prefill_tokens = prefill_tokens
+        self.decodes = decodes
+        self.context_tokens = context_tokens
+        self.tokens = prefill_tokens + decodes
+        self.recomputed_tokens = recomputed_tokens
+        self.preempted = preempted
 
 
 class JumpEngine:
@@ -192,7 +196,7 @@ class JumpEngine:
             else:
                 prefill += tokens
             recomputed += self._give(stream, start, end)
-        return Scheduled(prefill, decodes, context, prefill + decodes, recomputed, [])
+        return Scheduled(prefill, decodes, context, recomputed, [])
 
     def end_step(self) -> None:
         """The scheduled step is over."""
@@ -360,7 +364,7 @@ class JumpEngine:
                 prefill += end - start
             if not stream.decoding:
                 recomputed += self._give(stream, start, end)
-        return Scheduled(prefill, decodes, context, prefill + decodes, recomputed, preempted)
+        return Scheduled(prefill, decodes, context, recomputed, preempted)
 
     def _victim(self, order: list[Stream]) -> int:
         if not self._by_priority:

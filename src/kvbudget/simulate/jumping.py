@@ -19,6 +19,7 @@ from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusals import Outcome
 from kvbudget.simulate.clients import Client
+from kvbudget.simulate.cost import Clock
 from kvbudget.simulate.gate_prefixes import GatePrefixes
 from kvbudget.simulate.instance import METRICS_PERIOD_NS, NEVER_NS, Instance, Owner
 from kvbudget.simulate.jump_engine import JumpEngine, Stream, serial_of
@@ -54,7 +55,7 @@ class JumpingInstance(Instance):
         if sizes.prefix_caching:
             numbers = self._prefixes or GatePrefixes()
             self._chains = PrefixChains(sizes.prefix_id_tokens, block_size, numbers)
-        self._cost = sizes.cost
+        self._clock = Clock(sizes.cost)
         self._gap_limit_ns = settings.slo.gap_ns
         self._policy = contender.policy
         self._inside: dict[str, Stream] = {}
@@ -128,8 +129,8 @@ class JumpingInstance(Instance):
             return
         decoders, leap = engine.decoders, self._leap
         leap.begin_ns = now_ns
-        leap.first_ns = self._cost.step_ns(0, decoders, engine.context + decoders)
-        leap.slope_ns = self._cost.context_ns * decoders
+        leap.first_ns = self._clock.step_ns(0, decoders, engine.context + decoders)
+        leap.slope_ns = self._clock.context_ns * decoders
         if steps > 1 and leap.first_ns <= leap.slope_ns:
             steps = 1  # steps that cost nothing last a nanosecond: not a straight line
         leap.steps = steps
@@ -152,7 +153,7 @@ class JumpingInstance(Instance):
             work = engine.schedule()  # somebody made room by giving up itself: the engine's loop asks again at once
         if not work.tokens:
             return  # nobody could be given anything; an arrival or an end will change that
-        duration_ns = self._cost.step_ns(work.prefill_tokens, work.decodes, work.context_tokens)
+        duration_ns = self._clock.step_ns(work.prefill_tokens, work.decodes, work.context_tokens)
         self._leap.steps = 0
         self.end_ns = now_ns + duration_ns
         result = self._result

@@ -20,12 +20,14 @@ class Tally:
     """What became of one group of requests."""
 
     __slots__ = (
-        "endings",
+        "finished",
         "good",
         "good_tokens",
         "output_tokens",
         "refusals",
+        "refused",
         "requests",
+        "timed_out",
         "token_ns",
         "ttft",
         "useful_tokens",
@@ -34,7 +36,7 @@ class Tally:
     def __init__(self) -> None:
         self.requests = 0
         self.token_ns = 0  # tokens x time that finished answers held from the first token on
-        self.endings: Counter[Ending] = Counter()
+        self.finished = self.refused = self.timed_out = 0
         self.good = 0
         self.good_tokens = 0  # output tokens of requests that met the SLO
         self.output_tokens = 0  # of all that finished
@@ -46,7 +48,9 @@ class Tally:
         """Count what became of another group as well."""
         self.requests += other.requests
         self.token_ns += other.token_ns
-        self.endings += other.endings
+        self.finished += other.finished
+        self.refused += other.refused
+        self.timed_out += other.timed_out
         self.good += other.good
         self.good_tokens += other.good_tokens
         self.output_tokens += other.output_tokens
@@ -56,8 +60,8 @@ class Tally:
 
     def ended(self, client: Client, ending: Ending, output_tokens: int, now_ns: int, *, good: bool) -> None:
         """A client is done; `output_tokens` of a finished answer."""
-        self.endings[ending] += 1
         if ending is Ending.FINISHED:
+            self.finished += 1
             self.output_tokens += output_tokens
             self.useful_tokens += client.request.prompt_tokens + output_tokens - 1  # nothing follows the last token
             if client.first_token_ns is not None:
@@ -66,15 +70,19 @@ class Tally:
             if good:
                 self.good += 1
                 self.good_tokens += output_tokens
+        elif ending is Ending.REFUSED:
+            self.refused += 1
+        else:
+            self.timed_out += 1
 
     def document(self, elapsed_s: float) -> dict[str, Any]:
         """Plain JSON values."""
         p50, p99 = self.ttft.percentiles((0.5, 0.99))
         return {
             "requests": self.requests,
-            "finished": self.endings[Ending.FINISHED],
-            "refused": self.endings[Ending.REFUSED],
-            "timed_out": self.endings[Ending.TIMED_OUT],
+            "finished": self.finished,
+            "refused": self.refused,
+            "timed_out": self.timed_out,
             "goodput_tokens_per_s": _rate(self.good_tokens, elapsed_s),
             "slo_fraction": self.good / self.requests if self.requests else None,
             "ttft_s": {"p50": _seconds(p50), "p99": _seconds(p99)},

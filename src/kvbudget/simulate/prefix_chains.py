@@ -16,7 +16,7 @@ class PrefixChains:
         self._block_tokens = block_tokens
         self._numbers = numbers
 
-    def path(self, prefix_ids: Sequence[int], prompt_tokens: int, chains: Sequence[int] = ()) -> Path:
+    def path(self, prefix_ids: Sequence[int], prompt_tokens: int, chains: tuple[int, ...] = ()) -> Path:
         """What the full blocks of a prompt are found by. `chains`: its numbers, where they are known already."""
         if not prefix_ids:
             return Path((), 0)

@@ -18,11 +18,11 @@ Found = tuple["Run", int, int]
 
 class Path:
     """What the blocks of one request can be found by: up to block `shared` the chains of its prefix ids, so many blocks
-    each; behind them its own content, which only itself can find again, after a preemption."""
+    each, ascending; behind them its own content, which only itself can find again, after a preemption."""
 
     __slots__ = ("chains", "own", "shared")
 
-    def __init__(self, chains: Sequence[int], shared: int) -> None:
+    def __init__(self, chains: tuple[int, ...], shared: int) -> None:
         self.chains = chains
         self.shared = shared
         self.own: list[Run] = []  # runs with blocks behind `shared`, oldest first
@@ -51,7 +51,8 @@ class RunPool:
         self.cached_free = 0
         self.met_copies = False  # the last search saw blocks of which there is more than one
         self._per_id = blocks_per_id
-        self._runs: dict[int, list[Run]] = {}  # of each chain, oldest first
+        # Of each chain, which are numbered without gaps (`GatePrefixes`): what is nearly always one, or oldest first.
+        self._runs: list[Run | list[Run] | None] = []
         ends = Path((), 0)
         self._oldest, self._newest = Run(ends, 0, 0), Run(ends, 0, 0)  # ends of the list, not in it
         self._oldest.newer, self._newest.older = self._newest, self._oldest
@@ -100,14 +101,15 @@ class RunPool:
         runs_of, chains = self._runs, path.chains
         last: Run | None = None
         while place < shared:
-            runs = runs_of.get(chains[depth])
+            chain = chains[depth]
+            runs = runs_of[chain] if chain < len(runs_of) else None
             if runs is None:
                 return found
             depth += 1
             end = depth * per_id
             end = min(end, shared)
-            if len(runs) == 1:
-                run = runs[0]
+            if isinstance(runs, Run):
+                run = runs
                 if not run.lo <= place < run.hi:
                     return found
                 stop = run.hi if run.hi < end else end
@@ -187,16 +189,23 @@ class RunPool:
         path, hi = run.path, run.hi
         if run.lo >= path.shared:
             return path.own[-1] is run
-        return hi < path.shared and (not hi % self._per_id or len(self._runs[path.chains[hi // self._per_id]]) == 1)
+        return hi < path.shared and (not hi % self._per_id or self._runs[path.chains[hi // self._per_id]] is run)
 
     def _register(self, run: Run, start: int) -> None:
         """Blocks from `start` on are new in `run`."""
         chains, per_id, runs_of = run.path.chains, self._per_id, self._runs
         first = start // per_id if run.lo == start else -(-start // per_id)  # part of an id: it is there already
-        for chain in chains[first : -(-run.hi // per_id)]:
-            runs = runs_of.get(chain)
+        end = -(-run.hi // per_id)
+        missing = chains[end - 1] + 1 - len(runs_of)
+        if missing > 0:
+            runs_of.extend([None] * missing)
+        for depth in range(first, end):
+            chain = chains[depth]
+            runs = runs_of[chain]
             if runs is None:
-                runs_of[chain] = [run]
+                runs_of[chain] = run
+            elif isinstance(runs, Run):
+                runs_of[chain] = [runs, run]
             else:
                 runs.append(run)
 
@@ -209,11 +218,16 @@ class RunPool:
                 path.own.remove(run)
             return
         first = new_hi // per_id if new_hi == run.lo else -(-new_hi // per_id)
-        for chain in path.chains[first : -(-hi // per_id)]:
-            runs = runs_of.pop(chain)
-            if len(runs) > 1:
+        chains = path.chains
+        for depth in range(first, -(-hi // per_id)):
+            chain = chains[depth]
+            runs = runs_of[chain]
+            if isinstance(runs, list):
                 runs.remove(run)
-                runs_of[chain] = runs
+                if len(runs) == 1:
+                    runs_of[chain] = runs[0]
+            else:
+                runs_of[chain] = None
 
     def _split(self, run: Run, at: int) -> Run:
         """Cut `run` in two; it keeps the blocks from `at` on, the new one before it is returned."""
@@ -225,12 +239,14 @@ class RunPool:
             path.own.insert(path.own.index(run), head)
         else:
             for depth in range(run.lo // per_id, -(-at // per_id)):
-                runs = self._runs[path.chains[depth]]
-                place = runs.index(run)
-                if min((depth + 1) * per_id, run.hi) > at:
-                    runs.insert(place, head)  # the id has blocks on both sides
+                chain, on_both_sides = path.chains[depth], min((depth + 1) * per_id, run.hi) > at
+                runs = self._runs[chain]
+                if not isinstance(runs, list):
+                    self._runs[chain] = [head, run] if on_both_sides else head
+                elif on_both_sides:
+                    runs.insert(runs.index(run), head)
                 else:
-                    runs[place] = head
+                    runs[runs.index(run)] = head
         if not run.holders:  # overwritten after the blocks behind it
             newer = run.newer
             assert newer is not None  # noqa: S101 - the end of the list, if nothing else
