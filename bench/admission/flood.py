@@ -23,7 +23,7 @@ INTERACTIVE, BULK = 0, 1  # priorities
 Lengths = Callable[[random.Random], tuple[int, int]]
 
 
-def _chat(chance: random.Random) -> tuple[int, int]:
+def chat(chance: random.Random) -> tuple[int, int]:
     return chance.randint(30, 300), chance.randint(30, 250)
 
 
@@ -32,7 +32,7 @@ def _assistant(chance: random.Random) -> tuple[int, int]:
     return min(6000, max(16, prompt)), min(2000, max(4, output))
 
 
-def _documents(chance: random.Random) -> tuple[int, int]:
+def documents(chance: random.Random) -> tuple[int, int]:
     return chance.randint(2500, 6000), chance.randint(200, 700)
 
 
@@ -59,10 +59,10 @@ def _flood(seed: int) -> list[TraceRequest]:
     return list(scenario.load(random.Random(seed), scenario.requests))
 
 
-def _bulk(lengths: Lengths, per_s: float) -> Callable[[int], list[TraceRequest]]:
+def bulk(lengths: Lengths, per_s: float) -> Callable[[int], list[TraceRequest]]:
     """Chat at 3 requests a second, and a less urgent class of the same tenant in the middle third."""
     return lambda seed: _in_order(
-        stream(f"{seed} chat", "one", 3.0, _chat, 0, SECONDS),
+        stream(f"{seed} chat", "one", 3.0, chat, 0, SECONDS),
         stream(f"{seed} bulk", "one", per_s, lengths, SECONDS / 3, 2 * SECONDS / 3, BULK),
     )
 
@@ -84,11 +84,11 @@ class Crowd(NamedTuple):
 CROWDS = {
     "flood": Crowd("others under one tenant at 10x", _flood, lambda request: request.tenant != "flood"),
     "bulk-chat": Crowd(
-        "interactive class under bulk chat at 10x", _bulk(_chat, 30.0), lambda request: request.priority == INTERACTIVE
+        "interactive class under bulk chat at 10x", bulk(chat, 30.0), lambda request: request.priority == INTERACTIVE
     ),
     "bulk-documents": Crowd(
         "interactive class under bulk documents",
-        _bulk(_documents, 4.0),
+        bulk(documents, 4.0),
         lambda request: request.priority == INTERACTIVE,
     ),
     "equal": Crowd("equal tenants, one asks for 10x", _equal),

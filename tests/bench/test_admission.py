@@ -16,7 +16,7 @@ def bench() -> dict[str, ModuleType]:
     """The files of bench/admission, which is no package."""
     sys.path.insert(0, str(BENCH))
     try:
-        return {name: import_module(name) for name in ("flood", "judge", "scenario_rows")}
+        return {name: import_module(name) for name in ("flood", "judge", "limits", "scenario_rows")}
     finally:
         sys.path.remove(str(BENCH))
 
@@ -84,7 +84,7 @@ def test_who_is_flooded_sends_the_same_requests_with_and_without_the_flood(bench
     for name in ("bulk-chat", "bulk-documents"):
         load = flood.CROWDS[name].load(3)
         quiet = [request for request in load if flood.CROWDS[name].is_quiet(request)]
-        alone = list(flood.stream("3 chat", "one", 3.0, flood._chat, 0, flood.SECONDS))
+        alone = list(flood.stream("3 chat", "one", 3.0, flood.chat, 0, flood.SECONDS))
         assert quiet == alone
         assert len(load) > len(quiet) > 100
     load = flood.CROWDS["flood"].load(3)
@@ -116,3 +116,19 @@ def test_a_crowd_is_judged_by_its_median_and_by_its_worst_seed(bench: dict[str, 
     assert (lines[f"{name}, median seed"].measured, lines[f"{name}, median seed"].holds) == (1.05, True)
     assert lines[f"{name}, worst seed"][2:] == (3.0, "seed 2", False)
     assert [line.measured for name, line in lines.items() if "Jain" in name] == [0.5]
+
+
+def test_where_aims_exclude_one_another_all_contenders_and_rates_are_told(
+    bench: dict[str, ModuleType],
+) -> None:
+    limits = bench["limits"]
+    flooded = limits.floods(range(3, 4), limits.FEW_FLAGS[:1])
+    names = [line.split(" | ")[0].removeprefix("| ") for line in flooded[2:]]
+    assert names == ["learned", limits.ONE_TENANT, limits.FEW_FLAGS[0]]
+    learned, one, flags = [[cell.strip() for cell in line.split("|")[2:-1]] for line in flooded[2:]]
+    assert float(learned[3]) > float(flags[3])  # the gate serves who is flooded, flags let the flood have their part
+    assert one[1:] == ["", "", ""]  # of one tenant nobody is told apart
+    beside = limits.bulks(range(3, 4), few=True)
+    assert len(beside) == 2 + len(limits.BULKS)
+    ratios = [float(line.split("|")[-2]) for line in beside[2:]]
+    assert ratios[0] > 2 > ratios[1] > ratios[2] >= 1.0  # long prompts, short ones, hardly any
