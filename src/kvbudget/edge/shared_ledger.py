@@ -31,8 +31,8 @@ class SharedLedger:
         *,
         alone_if_lost: bool,
     ) -> None:
-        """`lendings`: where the gateway finds the parts; of the first it is told what tenants have. `lengths`: what this
-        gate learns of answers."""
+        """`lendings`: where the gateway finds the parts; of the first it is told what tenants have. `lengths`: what the
+        gate learns."""
         self.store = store
         self.lendings = lendings
         self._lease_ns = lease_ns

@@ -20,6 +20,7 @@ MOST_HABITS: Final = 64  # in one statement
 MOST_LIVES: Final = 128  # whose last statements are remembered; more than a board keeps
 _FADES: Final = 1.0 - 1.0 / MEMORY
 _HUNDRED: Final = 100.0
+_LEAST: Final = 0.02  # two roundings, of an answer or a sequence
 
 
 class Told(NamedTuple):
@@ -69,9 +70,10 @@ class Experience:
             self._heard.move_to_end(life)
             for told in statement:
                 more = _since(told, heard.get(told.key))
-                limit, before = news.get(told.key, (told.limit, _NOTHING))
-                news[told.key] = limit, before.plus(more)
-                heard[told.key] = told
+                if _is_news(more):
+                    limit, before = news.get(told.key, (told.limit, _NOTHING))
+                    news[told.key] = limit, before.plus(more)
+                    heard[told.key] = told
                 if len(heard) > MOST_HABITS:
                     del heard[next(iter(heard))]
                 yield 0.0
@@ -80,7 +82,7 @@ class Experience:
         for key in sorted(news, key=len):  # the coarser ones come first, so that others find theirs
             limit, seen = news[key]
             habit = lengths.habit_of(key, limit)
-            if habit is not None and (seen.answers or any(seen.exposure)):
+            if habit is not None:
                 habit.take_in(seen)
             yield 0.0 if key else seen.answers
 
@@ -95,6 +97,11 @@ def _since(told: Told, before: Told | None) -> Evidence:
     if before is None or before.faded > told.faded:  # the gate had forgotten it, and begun anew
         return now
     return now.plus(_since(before, None), -(_FADES ** (told.faded - before.faded)))
+
+
+def _is_news(seen: Evidence) -> bool:
+    """Whether it is more than what rounding makes: otherwise gates would tell each other of that for ever."""
+    return seen.answers >= _LEAST or any(seen.exposure[k] >= _LEAST * WIDTHS_FLOAT[k] for k in range(BINS))
 
 
 _NOTHING: Final = Evidence(0.0, [0.0] * BINS, [0.0] * BINS)
