@@ -89,6 +89,8 @@ class Replica:
             self._is_changed = True
             urgent = told[1] is not None or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
+        if told[1] is not None and told[1] == self._asked[0] and self._asked[1] <= branch.slices.get(BLOCKS, 0):
+            self._next_ns = min(self._next_ns, self._last_ns + TIDY_NS)  # it got what it asked for, and needs more
         if self._woken:
             branch.short, self._woken = True, False
         if branch.short and not self._knew_short:  # what lies idle is to be given back
@@ -265,7 +267,9 @@ class Replica:
             self._more = 0
         elif self._asked[1] <= self.branch.slices.get(BLOCKS, 0):
             self._more += 1
-        needed = self.gate.promises.needed_of_pool(arrived, waiting.footprint, waiting.peak_blocks, now_ns)
+        needed = self.gate.promises.needed_of_pool(
+            arrived, waiting.footprint, waiting.peak_blocks, now_ns, sparing=True
+        )
         more = self._more * max(1, waiting.peak_blocks // 16)
         most = ledger.peak_sum_blocks + waiting.peak_blocks
         blocks = most if needed is None else min(needed + more, most)
