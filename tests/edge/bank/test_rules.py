@@ -403,3 +403,23 @@ def test_everybody_is_short_while_more_is_granted_than_there_is(bank: Any) -> No
     assert (answer.short, gates.has["a"]) == (True, 60)
     answer, _ = gates.call("a", 50, keeps=50, limit=50)
     assert not answer.short
+
+
+def test_what_is_only_told_is_told_to_the_others_and_lent_to_nobody(bank: Any) -> None:
+    """As tenants' tokens of a minute are: the bank knows of no limit, and nobody lacks anything for them."""
+
+    def call(branch: str, number: int, taken: int) -> Answer:
+        line = Line("tokens acme", 0, taken, 0, 0, taken)
+        answer, woken = bank.call(Call(branch, number, LEASE_MS, (line,)))
+        assert woken == []
+        return answer
+
+    assert call("a", 1, 70).slices["tokens acme"] == Slice(0, 0)
+    answer = call("b", 1, 50)
+    assert (answer.slices["tokens acme"], answer.short) == (Slice(0, 70), False)
+    assert call("a", 2, 20).slices["tokens acme"] == Slice(0, 50)
+    assert call("b", 2, 50).slices["tokens acme"].elsewhere == 20
+    bank.now_ms += LEASE_MS - 1
+    call("b", 3, 50)
+    bank.now_ms += 1
+    assert call("b", 4, 50).slices["tokens acme"].elsewhere == 0  # a is not heard of any more
