@@ -15,6 +15,7 @@ from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.bank.bank import Bank
+from kvbudget.gate.bank.board import Board, Notes, Put
 from kvbudget.gate.bank.terms import BLOCKS, Answer, Call
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
@@ -29,6 +30,7 @@ class Ledger:
     """A bank in this process, that can be struck."""
 
     bank: Bank = field(default_factory=Bank)
+    board: Board = field(default_factory=Board)
     away: bool = False
     hold: asyncio.Event | None = None
     stores: "list[Store]" = field(default_factory=list)
@@ -59,6 +61,11 @@ class Store:
 
     def of(self, pool: str) -> Ledger:
         return self.ledger
+
+    async def exchange(self, topic: str, put: Put) -> Notes:
+        if self.ledger.away or self.away:
+            raise LedgerError("the ledger is away")
+        return self.ledger.board.exchange(put, self.ledger.now_ms())
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         await asyncio.sleep(0)
@@ -353,9 +360,23 @@ def test_a_tenant_s_limits_are_of_all_gates() -> None:
         assert int(answers[1].headers["x-kvbudget-queue-ms"]) > 50
         limits = stand.gates[1].gate.fairness.limits
         assert limits is not None
-        assert limits.tokens_left("a", time.monotonic_ns())[0] == 50_000  # type: ignore[index]
+        await stand.until(lambda: limits.tokens_left("a", time.monotonic_ns())[0] == 100_000)  # type: ignore[index]
 
     play(scene, config=limits)
+
+
+def test_what_one_gate_learns_of_answers_the_other_knows() -> None:
+    async def scene(stand: Stand) -> None:
+        for _ in range(3):
+            assert (await stand.chat(0, max_tokens=64, ignore_eos=False)).status_code == 200
+        shared = [gate._ledger.lengths for gate in stand.gates if gate._ledger is not None]
+        lengths = [gate.gate.learned.lengths for gate in stand.gates]
+        await stand.until(lambda: lengths[0].answers > 2)
+        await shared[0].exchange()
+        await shared[1].exchange()
+        assert abs(lengths[1].answers - lengths[0].answers) < 0.05
+
+    play(scene, config={"policy": Policy.LEARNED})
 
 
 def test_two_engines_behind_two_gates_are_two_pools() -> None:

@@ -109,7 +109,7 @@ class GateService:
             store = store_from_url(settings.ledger, lease_ns=lease_ns, environment=os.environ)
         self._ledger = None if store is None else SharedLedger(
             store, lease_ns, self.gateway, self.gateway.lendings, time.monotonic_ns,
-            alone_if_lost=settings.ledger_lost == "slice",
+            lambda: self.fleet.home.gate.learned.lengths, alone_if_lost=settings.ledger_lost == "slice",
         )  # fmt: skip
         for instance in self.instances:
             self._adopt(instance)

@@ -1,4 +1,5 @@
-"""What a gate has of a ledger that others share: the store, and a part for each of its instances, which come and go."""
+"""What a gate has of a ledger that others share: the store, a part for each of its instances, which come and go, and
+what is learned of lengths together."""
 
 import asyncio
 import logging
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.instance import Instance
 from kvbudget.edge.lending import Borrower, Lending
+from kvbudget.edge.shared_lengths import SharedLengths
 from kvbudget.gate.bank.branch import Branch
+from kvbudget.gate.lengths import Lengths
 
 log = logging.getLogger("kvbudget.ledger")
 
@@ -24,10 +27,12 @@ class SharedLedger:
         borrower: Borrower,
         lendings: list[Lending],
         now_ns: Callable[[], int],
+        lengths: Callable[[], Lengths],
         *,
         alone_if_lost: bool,
     ) -> None:
-        """`lendings`: where the gateway finds the parts; of the first it is told what tenants have."""
+        """`lendings`: where the gateway finds the parts; of the first it is told what tenants have. `lengths`: what the
+        gate learns."""
         self.store = store
         self.lendings = lendings
         self._lease_ns = lease_ns
@@ -36,6 +41,7 @@ class SharedLedger:
         self._alone_if_lost = alone_if_lost
         self._life = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"  # never the same again
         self._lives = 0
+        self.lengths = SharedLengths(store, self._life, lengths)
         self._runs = False
         store.woken = self._woken
 
@@ -70,6 +76,7 @@ class SharedLedger:
             self._borrower.ledger_failed()
         for lending in self.lendings:
             lending.start()
+        self.lengths.start()
 
     def give_all(self) -> None:
         """Hold nobody who comes any more."""
@@ -78,6 +85,7 @@ class SharedLedger:
 
     async def close(self) -> None:
         """Give everything back. Nobody may live any more."""
+        await self.lengths.close()
         await asyncio.gather(*[lending.close() for lending in self.lendings])
         await self.store.close()
 

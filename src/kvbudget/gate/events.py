@@ -130,7 +130,8 @@ class SliceChanged(NamedTuple):
     and nothing from then on (`gate.bank`). `elsewhere`, `sequences_elsewhere`: what the others have promised.
     `yields_to`: nobody of this class, or less urgent, is let in: one at another gate has waited much longer.
     `tenants_elsewhere`: blocks that the others have reserved for tenants whose blocks are limited; None: not told.
-    `gates`: how many there are, with this one."""
+    `gates`: how many there are, with this one. `tokens_elsewhere`: that the others have taken of those of a minute, by
+    tenant, and that have not come back since."""
 
     blocks: Blocks
     sequences: int
@@ -140,6 +141,7 @@ class SliceChanged(NamedTuple):
     yields_to: int | None = None
     gates: int = 1
     tenants_elsewhere: Mapping[str, int] | None = None
+    tokens_elsewhere: Mapping[str, int] | None = None
 
 
 class BackendChanged(NamedTuple):

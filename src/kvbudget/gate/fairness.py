@@ -101,6 +101,10 @@ class Fairness:
             return None
         return self.limits.refusal(event.tenant, _most_tokens(footprint), peak_blocks, now_ns, event.request_id)
 
+    def lacks_word(self, event: Arrived, footprint: Footprint, now_ns: int) -> bool:
+        """Whether its tenant's tokens would do, if other gates have taken none meanwhile."""
+        return self.limits is not None and self.limits.lacks_word(event.tenant, _most_tokens(footprint), now_ns)
+
     def never_fits(self, tenant: str, peak_blocks: int) -> bool:
         """Whether its tenant may not have so many blocks at all."""
         return self.limits is not None and self.limits.never_fits(tenant, peak_blocks)

@@ -410,7 +410,7 @@ class Gate:
         self.last_look.forget()
         limits = self.fairness.limits
         if limits is not None and event.tenants_elsewhere is not None:
-            more = limits.shared(event.tenants_elsewhere, event.gates) or more
+            more = limits.shared(event.tenants_elsewhere, event.gates, event.tokens_elsewhere or {}, now_ns) or more
         return self._tick(_TICK, now_ns, look=more and bool(self.queue))
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:

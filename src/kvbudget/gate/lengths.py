@@ -11,12 +11,16 @@ all, (route, limit), (tenant, route, limit), (tenant, route, limit, prompt lengt
 one as if it were PRIOR answers of its own, so a new tenant starts with what is known of others and leaves it as soon as
 it shows another habit. Beyond all experience the chance to end is that of one who is as likely as not to double.
 
+What gates that share a pool have seen is taken in as if it had been told here (`take_in`), and kept apart from what was
+seen here (`own`), so that nobody is told his own again (`gate.bank.experience`).
+
 Everything is additions in a fixed order: the same events give the same numbers.
 """
 
+import itertools
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, WIDTHS_FLOAT, Survival, bin_of
@@ -32,7 +36,26 @@ _LARGEST_WEIGHT: Final = 1e9
 _NOBODY_SEEN: Final = [0.5 * WIDTHS[k] / EDGES[k + 1] if k else 0.0 for k in range(BINS)]  # share that ends in each bin
 _LARGEST_SAVED: Final = 1e18
 
+MOST_AT_ONCE: Final = 4.0 * MEMORY  # answers by which what is known fades at one time
+_LONGEST_NAME: Final = 512
+
 Key = tuple[str, ...]
+
+
+class Evidence(NamedTuple):
+    """Answers that were seen to their end or limit; in each bin, ends, and tokens that were produced."""
+
+    answers: float
+    ends: list[float]
+    exposure: list[float]
+
+    def plus(self, more: "Evidence", weight: float = 1.0) -> "Evidence":
+        """Both, of which `more` counts so much; below 0 is 0."""
+        return Evidence(
+            max(0.0, self.answers + weight * more.answers),
+            [max(0.0, self.ends[k] + weight * more.ends[k]) for k in range(BINS)],
+            [max(0.0, self.exposure[k] + weight * more.exposure[k]) for k in range(BINS)],
+        )
 
 
 class Habit:
@@ -51,6 +74,8 @@ class Habit:
         "answered",
         "before_all",
         "ends",
+        "faded",
+        "others",
         "parent",
         "revision",
         "root",
@@ -75,6 +100,8 @@ class Habit:
         self._through = [0.0] * BINS
         self.weight = 1.0  # of the newest evidence
         self.total = 0.0  # weighted answers that ended, of themselves or at their limit
+        self.faded = 0.0  # answers by which evidence has faded so far
+        self.others: Evidence | None = None  # what of all this was seen elsewhere, by the same weights
         self.revision = 0
         self._parent_revision = -1
         self._unread = 0.0  # evidence since the last revision, in answers
@@ -112,9 +139,38 @@ class Habit:
         self.root.answered += 1
         self.total += self.weight
         self._unread += 1.0
+        self.faded += 1.0
         self.weight *= MEMORY / (MEMORY - 1)
         if self.weight > _LARGEST_WEIGHT:
             self._rescale()
+
+    def own(self) -> "Evidence":
+        """What was seen here, the newest with a weight of 1."""
+        by, exposure, others = 1.0 / self.weight, self.exposure, self.others
+        if others is None:
+            return Evidence(by * self.total, [by * value for value in self.ends], [by * value for value in exposure])
+        return Evidence(
+            by * max(0.0, self.total - others.answers),
+            [by * max(0.0, self.ends[k] - others.ends[k]) for k in range(BINS)],
+            [by * max(0.0, exposure[k] - others.exposure[k]) for k in range(BINS)],
+        )
+
+    def take_in(self, seen: "Evidence") -> None:
+        """What was seen elsewhere meanwhile: what is known fades by its answers, as if they had ended here."""
+        self.faded += min(seen.answers, MOST_AT_ONCE)
+        self.weight *= (MEMORY / (MEMORY - 1)) ** min(seen.answers, MOST_AT_ONCE)
+        if self.weight > _LARGEST_WEIGHT:
+            self._rescale()
+        weight = self.weight
+        for k in range(BINS):
+            self.ends[k] += weight * seen.ends[k]
+            self._partly[k] += weight * seen.exposure[k]
+        self.total += weight * seen.answers
+        self._unread += seen.answers + 0.03
+        self.root.taught += 1
+        self.root.answered += 1
+        others = self.others or Evidence(0.0, [0.0] * BINS, [0.0] * BINS)
+        self.others = others.plus(seen, weight)
 
     def _rescale(self) -> None:
         by = 1.0 / self.weight
@@ -123,6 +179,8 @@ class Habit:
         self._through = [by * value for value in self._through]
         self.total *= by
         self.weight = 1.0
+        if self.others is not None:
+            self.others = Evidence(0.0, [0.0] * BINS, [0.0] * BINS).plus(self.others, by)
 
     def survival(self) -> Survival:
         """The table, at most a 32nd of what is known behind."""
@@ -251,6 +309,26 @@ class Lengths:
         self._habits[key] = habit  # the most recently used is the last
         return habit
 
+    def latest(self, most: int) -> list[tuple[Key, Habit]]:
+        """Habits by their keys, the most recently used first; the first of all is the root's, ()."""
+        keys: list[tuple[Key, Habit]] = [((), self.root)]
+        keys += list(itertools.islice(reversed(self._habits.items()), most))
+        return keys
+
+    def habit_of(self, key: Key, limit: int) -> Habit | None:
+        """The habit of a key that `latest` gave at another gate, made where there is room for one more; None: there is
+        none, or that is no key. `limit`: of which its first guess is made."""
+        if not key:
+            return self.root
+        habit = self._habits.get(key)
+        if habit is not None or len(self._habits) >= MAX_KEYS:
+            return habit
+        if not 2 <= len(key) <= 4 or max([len(part) for part in key]) > _LONGEST_NAME:
+            return None
+        parent = self._habits.get(_coarser(key), self.root)
+        habit = self._habits[key] = Habit(parent, limit if len(key) == 2 else 0)
+        return habit
+
     def state(self) -> dict[str, Any]:
         """Plain data from which `restored` makes the same again: from here on both give the same tables."""
         for habit in (self.root, *self._habits.values()):
@@ -277,6 +355,9 @@ class Lengths:
                 _fill(habit, plain)
             for name, habit in lengths._habits.items():
                 habit.parent = lengths._habits.get(_coarser(name), lengths.root)
+            for habit in (lengths.root, *lengths._habits.values()):
+                # Of a life before, and not of this gate alone: several may begin with the same file.
+                habit.others = Evidence(habit.total, list(habit.ends), habit.exposure)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise BadValueError(f"learned lengths cannot be read: {error!r}", fix="start without them") from error
         return lengths

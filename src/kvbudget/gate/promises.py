@@ -119,9 +119,12 @@ class Promises:
         """(blocks, sequences) that are ours to promise."""
         return self._ledger.capacity_blocks, self._places
 
-    def needed_of_pool(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
+    def needed_of_pool(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, sparing: bool = False
+    ) -> Blocks | None:
         """What all promises of this gate would need with this one, if the pool were its slice but for what others have
-        promised, or all of it; None if it lacks room even so."""
+        promised, or all of it; None if it lacks room even so. `sparing`: no more than that, where room is short;
+        otherwise it may be the sum of all peaks, which costs nothing to reckon."""
         ledger = self._ledger
         ours = ledger.capacity_blocks
         if event.prefix:
@@ -131,9 +134,10 @@ class Promises:
                 ledger.capacity_blocks = Blocks(ledger.pool_blocks - others)
                 if self.by_lengths:
                     peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
-                    if peaks <= ledger.capacity_blocks:
+                    if not sparing and others == self.elsewhere_blocks and peaks <= ledger.capacity_blocks:
                         return peaks
                     needed = self._learned.promise_with(ledger, event, footprint, 0, now_ns)
+                    needed = needed if needed is None or needed <= peaks else peaks
                 else:
                     needed = self._by_peaks(event, footprint, peak_blocks)
                 if needed is not None:
@@ -188,7 +192,9 @@ class Promises:
                 return sum_of_peaks
             trusted = kept is None and self._fairness.trusts(event, now_ns)
             dares = booked or trusted
-            coming = 0 if dares else max(0, self._returns.kept_blocks(ledger.pool_blocks, now_ns) - outside)
+            # Of a pool that several share each keeps for those whom it told to come, of its part.
+            most = int(self.part * ledger.pool_blocks)
+            coming = 0 if dares else max(0, self._returns.kept_blocks(most, now_ns) - outside)
             kept = kept if kept is None or not outside else kept.less(outside)
             by_lengths = self._learned.promise_with(ledger, event, footprint, coming + taken, now_ns, kept)
             if by_lengths is None and dares:

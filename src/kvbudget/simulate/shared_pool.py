@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.bank import Bank
+from kvbudget.gate.bank.board import Board, Put
 from kvbudget.gate.bank.branch import Branch
+from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Answer, Call
 from kvbudget.gate.commands import Command, Forward
@@ -24,6 +26,7 @@ from kvbudget.simulate.stepping import SteppingInstance
 from kvbudget.units import Blocks
 
 LEASE_NS: Final = 3 * 10**9
+SHARE_NS: Final = 3 * 10**9  # between two notes of what a gate has learned
 _MS: Final = 10**6
 _LOOK_NS: Final = 100 * _MS  # at what lies idle
 _TICK: Final = Tick()
@@ -57,12 +60,18 @@ class SharedPool(SteppingInstance):
         self._numbers = 0
         self._held: list[dict[str, Arrived]] = [{} for _ in self.gates]  # until the bank has answered
         self._look_ns = 0
+        self._experiences: list[Experience] = []
+        self._board = Board()
+        self._left: dict[str, list[Told]] = {}  # for which the notes on the board stand
+        self._seen = [0] * len(self.gates)
+        self._share_ns = [SHARE_NS * (1 + number) // len(self.gates) for number in range(len(self.gates))]
         self._replicas: list[Replica] = []
         pool = self.gate.ledger.pool_blocks
         for number, gate in enumerate(self.gates):
             if shared.sharing is PoolSharing.SLICES:
                 replica = Replica(gate, Branch(f"gate-{number}", LEASE_NS), 0)
                 self._replicas.append(replica)
+                self._experiences.append(Experience())
                 gate.handle(replica.first, 0)
             elif shared.sharing is PoolSharing.STATIC:
                 part = Blocks(pool // shared.gates)
@@ -162,6 +171,10 @@ class SharedPool(SteppingInstance):
                 self._push_at(number, _TICK, now_ns)
             else:
                 self._tend(number, now_ns)
+        for number in range(len(self._experiences)):
+            if now_ns >= self._share_ns[number]:
+                self._share_ns[number] += SHARE_NS
+                self._share_lengths(number, now_ns)
         if now_ns >= self._look_ns:
             self._look_ns = now_ns + _LOOK_NS
             self._look(now_ns)
@@ -172,6 +185,7 @@ class SharedPool(SteppingInstance):
         if self._clients:  # otherwise it would go on for ever
             wakes += [replica.next_wake_ns for replica in self._replicas]
             wakes.append(self._look_ns)
+            wakes += self._share_ns[: len(self._experiences)]
         if self._due:
             wakes.append(self._due[0][0])
         self.wake_ns = min([wake_ns for wake_ns in wakes if wake_ns is not None], default=NEVER_NS)
@@ -207,6 +221,16 @@ class SharedPool(SteppingInstance):
         call = self._replicas[number].called(now_ns)
         if call is not None:
             self._call(number, call, now_ns)
+
+    def _share_lengths(self, number: int, now_ns: int) -> None:
+        """A gate leaves what it has learned, and takes in what the others have: at once, as nothing waits for it."""
+        name, lengths, experience = f"gate-{number}", self.gates[number].learned.lengths, self._experiences[number]
+        self._left[name] = list(experience.told(lengths))
+        put = Put(name, now_ns, self._seen[number], "a note" if self._left[name] else "")
+        notes = self._board.exchange(put, now_ns // _MS)
+        self._seen[number] = notes.seen
+        for _ in experience.take(lengths, {other: self._left[other] for other, _ in notes.notes}):
+            pass
 
     # What lies idle
 

@@ -15,10 +15,22 @@ import pytest
 from kvbudget.edge.bank.client import Connection
 from kvbudget.edge.bank.link import Access, Place, ask, dial
 from kvbudget.edge.bank.memory import MemoryStore
-from kvbudget.edge.bank.script import SCRIPT, SHA, answer_of, arguments, keys_of, names_in
+from kvbudget.edge.bank.script import (
+    BOARD_SCRIPT,
+    SCRIPT,
+    SHA,
+    answer_of,
+    arguments,
+    board_arguments,
+    board_key,
+    keys_of,
+    names_in,
+    notes_of,
+)
 from kvbudget.edge.bank.socket_server import BankServer
 from kvbudget.edge.bank.socket_store import SocketStore
 from kvbudget.edge.bank.store import LedgerError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call
 from ledger_servers import KINDS, Server, running
 
@@ -33,6 +45,8 @@ class Banker(Protocol):
 
     def call(self, call: Call) -> tuple[Answer | None, list[str]]: ...
 
+    def exchange(self, put: Put) -> Notes: ...
+
     def close(self) -> None: ...
 
 
@@ -46,6 +60,9 @@ class InMemory:
         answer = asyncio.run(self._store.call("p", call))
         woken, self.woken = self.woken, []
         return answer, woken
+
+    def exchange(self, put: Put) -> Notes:
+        return asyncio.run(self._store.exchange("t", put))
 
     def close(self) -> None:
         pass
@@ -66,6 +83,9 @@ class OverSocket:
 
     def call(self, call: Call) -> tuple[Answer | None, list[str]]:
         return self._runner.run(self._call(call))
+
+    def exchange(self, put: Put) -> Notes:
+        return self._runner.run(self._store.exchange("t", put))
 
     async def _call(self, call: Call) -> tuple[Answer | None, list[str]]:
         answer = await self._store.call("p", call)
@@ -88,6 +108,7 @@ class InServer:
     def __init__(self, server: Server, *, settled: bool = True) -> None:
         self.now_ms = 10**9
         self.run_id = b"1" * 40
+        self.topic = f"topic{next(_POOLS)}"
         self.keys = keys_of("tests", f"pool{next(_POOLS)}")
         self.woken: list[str] = []
         self._runner = asyncio.Runner()
@@ -100,9 +121,19 @@ class InServer:
     def call(self, call: Call) -> tuple[Answer | None, list[str]]:
         return self._runner.run(self._call(call))
 
+    def exchange(self, put: Put) -> Notes:
+        return notes_of(self._runner.run(self._put(put)))
+
     def close(self) -> None:
         self._runner.run(self._close())
         self._runner.close()
+
+    async def _put(self, put: Put) -> object:
+        parts = board_arguments(board_key("tests", self.topic), put, self.now_ms)
+        reply = await self._connection.send(b"EVAL", BOARD_SCRIPT, *parts)
+        if isinstance(reply, hiredis.ReplyError):
+            raise reply
+        return reply
 
     async def _connect(self, server: Server) -> Connection:
         connection = await dial(Place("", 0, server.socket_path), Access(timeout_s=10.0), self._pushed)
@@ -131,6 +162,7 @@ class InServer:
 
     async def _close(self) -> None:
         await self._connection.send(b"DEL", self.keys.bank)
+        await self._connection.send(b"DEL", board_key("tests", self.topic))
         self._connection.close(LedgerError("done"))
 
     def _pushed(self, _connection: Connection, pushed: list[object]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.edge.bank.urls import store_from_url
 from kvbudget.errors import BadValueError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call, Line
 from ledger_gates import LIMIT, AsyncGates, eventually, opened, run
 from ledger_servers import KINDS, Server
@@ -83,6 +84,38 @@ def test_pools_and_ledgers_know_nothing_of_one_another(server: Server) -> None:
             b"kvbudget:{default/q}:bank",
             b"kvbudget:{other/p}:bank",
         }
+
+    run(scene)
+
+
+def test_notes_go_from_gate_to_gate_and_ledgers_know_nothing_of_one_another(server: Server) -> None:
+    async def scene() -> None:
+        async with (
+            opened(server.url) as one,
+            opened(server.url) as other,
+            opened(f"{server.url}/0?name=other") as apart,
+        ):
+            assert await one.exchange("lengths", Put("a", 1, 0, "of a")) == Notes(1, True, ())
+            assert await other.exchange("lengths", Put("b", 1, 0, "of b")) == Notes(2, True, (("a", "of a"),))
+            assert await apart.exchange("lengths", Put("c", 1, 0, "of c")) == Notes(1, True, ())
+        assert set(server.ask("KEYS", "*")) == {b"kvbudget:{default/lengths}:notes", b"kvbudget:{other/lengths}:notes"}
+        assert 3_000_000 < server.ask("PTTL", "kvbudget:{default/lengths}:notes") <= 3_600_000
+        server.ask("FLUSHALL")
+        async with opened(server.url) as one:
+            assert await one.exchange("lengths", Put("a", 2, 2, "")) == Notes(0, False, ())
+
+    run(scene)
+
+
+@pytest.mark.parametrize("value", [b"what is this", b"\x81\xa1v\x63", b""])
+def test_what_is_no_board_is_left_alone(server: Server, value: bytes) -> None:
+    async def scene() -> None:
+        server.ask("SET", "kvbudget:{default/lengths}:notes", value)
+        async with opened(server.url) as store:
+            with pytest.raises(LedgerError, match="cannot use what is stored"):
+                await store.exchange("lengths", Put("a", 1, 0, "of a"))
+            await AsyncGates(store).call("a")  # the bank does not mind
+        assert server.ask("GET", "kvbudget:{default/lengths}:notes") == value
 
     run(scene)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvbudget.gate.bank.bank import MISSING_MS
+from kvbudget.gate.bank.bank import MISSING_MS, PATIENCE_MS, URGENT_MS
 from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
 LEASE_MS = 3000
@@ -93,10 +93,10 @@ def test_all_accounts_are_granted_or_none(bank: Any) -> None:
     assert {account: one.granted for account, one in answer.slices.items()} == {"blocks": 10, "sequences": 4}
 
 
-def test_who_asked_first_is_not_overtaken(bank: Any) -> None:
+def test_who_has_waited_much_longer_is_not_overtaken(bank: Any) -> None:
     gates = Gates(bank)
     gates.call("a", 90)
-    gates.call("b", 20)
+    gates.call("b", 20, waited_ms=PATIENCE_MS)
     gates.pass_ms(1)
     gates.call("c", 10)
     assert gates.has == {"a": 90, "b": 0, "c": 0}
@@ -105,6 +105,14 @@ def test_who_asked_first_is_not_overtaken(bank: Any) -> None:
     assert gates.has["c"] == 10  # beside the 20 that b asks for
     gates.call("b", 20)
     assert gates.has == {"a": 70, "b": 20, "c": 10}
+
+
+def test_what_is_too_little_for_the_first_is_given_to_whom_it_fits(bank: Any) -> None:
+    gates = Gates(bank)
+    gates.call("a", 80)
+    gates.call("b", 30, waited_ms=1000)
+    gates.call("c", 20)
+    assert gates.has == {"a": 80, "b": 0, "c": 20}
 
 
 def test_the_more_urgent_comes_first(bank: Any) -> None:
@@ -118,19 +126,20 @@ def test_the_more_urgent_comes_first(bank: Any) -> None:
 def test_whose_request_waits_longer_comes_first(bank: Any) -> None:
     gates = Gates(bank)
     gates.call("a", 90)
-    gates.call("b", 20, waited_ms=100)
+    gates.call("b", 20, waited_ms=PATIENCE_MS + 100)
     gates.call("c", 10, waited_ms=99)
     assert gates.has["c"] == 0
-    gates.call("c", 10, waited_ms=101)
+    gates.call("c", 10, waited_ms=100)
     assert gates.has["c"] == 10
 
 
 def test_of_two_that_wait_since_the_same_moment_names_decide_byte_by_byte(bank: Any) -> None:
     gates = Gates(bank)
-    gates.call("z", 90)
+    gates.call("z", 100)
     gates.call("a", 20)
-    gates.call("B", 10)  # before a by bytes, after it in most languages
-    assert gates.has["B"] == 10
+    gates.call("B", 20)  # before a by bytes, after it in most languages
+    _, woken = gates.call("z", 60, keeps=60)
+    assert woken == ["B", "a"]
 
 
 def test_who_asks_again_does_not_wait_for_himself(bank: Any) -> None:
@@ -144,7 +153,7 @@ def test_who_asks_again_does_not_wait_for_himself(bank: Any) -> None:
 def test_who_is_not_heard_of_for_a_second_asks_no_more(bank: Any) -> None:
     gates = Gates(bank)
     gates.call("a", 90)
-    gates.call("b", 20)
+    gates.call("b", 20, waited_ms=PATIENCE_MS)
     gates.pass_ms(999)
     answer, _ = gates.call("c", 10)
     assert (gates.has["c"], answer.short) == (0, True)
@@ -363,22 +372,25 @@ def test_any_number_of_accounts_and_none(bank: Any) -> None:
 def test_a_gate_yields_to_who_has_waited_much_longer_at_another_one(bank: Any) -> None:
     gates = Gates(bank)
     gates.call("a", 100)
-    gates.call("b", 10, waited_ms=500)
+    gates.call("b", 10, waited_ms=PATIENCE_MS)
     answer, _ = gates.call("a", 0)
     assert answer.yields_to is None
-    gates.call("b", 10, waited_ms=501)
+    gates.call("b", 10, waited_ms=PATIENCE_MS + 1)
     answer, _ = gates.call("a", 0)
     assert answer.yields_to == 0
     answer, _ = gates.call("a", 110, waited_ms=1)  # one waits here as well, for not so long
     assert answer.yields_to is None
-    answer, _ = gates.call("b", 10, waited_ms=501)
+    answer, _ = gates.call("b", 10, waited_ms=PATIENCE_MS + 1)
     assert answer.yields_to is None
 
 
 def test_a_gate_yields_to_the_more_urgent_who_waits_at_another_one(bank: Any) -> None:
     gates = Gates(bank)
     gates.call("a", 100)
-    gates.call("b", 10, waited_ms=501, priority=-3)
+    gates.call("b", 10, waited_ms=URGENT_MS, priority=-3)
+    answer, _ = gates.call("a", 110, waited_ms=5000)
+    assert answer.yields_to is None
+    gates.call("b", 10, waited_ms=URGENT_MS + 1, priority=-3)
     answer, _ = gates.call("a", 110, waited_ms=5000)
     assert answer.yields_to == -3
 
@@ -391,3 +403,23 @@ def test_everybody_is_short_while_more_is_granted_than_there_is(bank: Any) -> No
     assert (answer.short, gates.has["a"]) == (True, 60)
     answer, _ = gates.call("a", 50, keeps=50, limit=50)
     assert not answer.short
+
+
+def test_what_is_only_told_is_told_to_the_others_and_lent_to_nobody(bank: Any) -> None:
+    """As tenants' tokens of a minute are: the bank knows of no limit, and nobody lacks anything for them."""
+
+    def call(branch: str, number: int, taken: int) -> Answer:
+        line = Line("tokens acme", 0, taken, 0, 0, taken)
+        answer, woken = bank.call(Call(branch, number, LEASE_MS, (line,)))
+        assert woken == []
+        return answer
+
+    assert call("a", 1, 70).slices["tokens acme"] == Slice(0, 0)
+    answer = call("b", 1, 50)
+    assert (answer.slices["tokens acme"], answer.short) == (Slice(0, 70), False)
+    assert call("a", 2, 20).slices["tokens acme"] == Slice(0, 50)
+    assert call("b", 2, 50).slices["tokens acme"].elsewhere == 20
+    bank.now_ms += LEASE_MS - 1
+    call("b", 3, 50)
+    bank.now_ms += 1
+    assert call("b", 4, 50).slices["tokens acme"].elsewhere == 0  # a is not heard of any more

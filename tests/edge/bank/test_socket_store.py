@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbudget.edge.bank.lines import Asked, LineError, Told, asked_in, asked_line, told_in, told_line
+from kvbudget.edge.bank.lines import Asked, Left, LineError, Told, asked_in, asked_line, left_line, told_in, told_line
 from kvbudget.edge.bank.socket_server import BankServer
 from kvbudget.edge.bank.socket_store import SocketStore
 from kvbudget.edge.bank.store import LedgerError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import BLOCKS, Answer, Call, Line, Reading, Slice
 
 Scene = Callable[[BankServer, SocketStore, SocketStore], Awaitable[None]]
@@ -161,6 +162,11 @@ def test_who_is_not_expected_is_not_listened_to(tmp_path: Path) -> None:
         b'[0, "pool", "a", 1, 5000, [["blocks", 1, 0, 0, 0, 0]], 0, 0, false, [1, -1, 0]]\n',
         b'[0, "", "a", 1, 5000, [], 0, 0, false, null]\n',
         b'[0, "pool", "a", 0, 5000, [], 0, 0, false, null]\n',
+        b'[0, "board", "a", 0, 0, "text"]\n',
+        b'[0, "board", "a", 1, -1, "text"]\n',
+        b'[0, "", "a", 1, 0, "text"]\n',
+        b'[0, "board", "a", 1, 0, 5]\n',
+        b'[0, "board", "a", 1, 0, "' + b"x" * 20_000 + b'"]\n',
         b"x" * 300_000,
     ],
 )
@@ -171,6 +177,7 @@ def test_a_connection_that_says_something_else_is_closed_and_changes_nothing(tmp
         assert await reader.read() == b""
         writer.close()
         assert not server.banks
+        assert not server.boards
         assert await one.call("pool", wants("a", 1, needs=1)) is not None
 
     play(scene, tmp_path)
@@ -198,17 +205,54 @@ def test_a_gate_that_never_reads_is_cut_off(tmp_path: Path) -> None:
     play(scene, tmp_path)
 
 
+def test_boards_are_few_and_what_is_asked_is_what_is_answered(tmp_path: Path) -> None:
+    async def scene(server: BankServer, one: SocketStore, other: SocketStore) -> None:
+        assert await one.exchange("board", Put("a", 1, 0, "of a")) == Notes(1, True, ())
+        assert await other.exchange("board", Put("b", 1, 0, "of b")) == Notes(2, True, (("a", "of a"),))
+        for number in range(15):
+            await one.exchange(f"board {number}", Put("a", 1, 0, "of a"))
+        with pytest.raises(LedgerError):
+            await one.exchange("one too many", Put("a", 1, 0, "of a"))
+        server.boards["board"] = server.banks["pool"] = Strange()  # type: ignore[assignment]
+        with pytest.raises(LedgerError, match="answered by something else"):
+            await other.exchange("board", Put("b", 2, 0, ""))
+        with pytest.raises(LedgerError, match="no answer to a call"):
+            await other.call("pool", wants("b", 1))
+
+    play(scene, tmp_path)
+
+
+class Strange:
+    """Answers the one like the other."""
+
+    def exchange(self, _put: Put, _now_ms: int) -> Answer:
+        return Answer(1, True, False, False, 1, {})
+
+    def call(self, _call: Call, _now_ms: int) -> tuple[Notes, list[str]]:
+        return Notes(1, True, ()), []
+
+
 def test_every_line_is_read_as_it_was_written() -> None:
     call = Call("a", 3, 5000, (Line(BLOCKS, 9, 1, 2, 3, 4),), -1, 7, leaves=True, reading=Reading(1, 2, 3))
     assert asked_in(asked_line(Asked(4, "http://engine", call))) == Asked(4, "http://engine", call)
+    left = Left(5, "board", Put("a", 3, 9, "text"))
+    assert asked_in(left_line(left)) == left
     answer = Answer(3, True, False, True, 2, {BLOCKS: Slice(4, 5)})
     for told in (
         Told(1, answer),
         Told(0, answer._replace(yields_to=-3, missing=True)),
         Told(2, None),
         Told(-1, None, "pool", "branch"),
+        Told(3, Notes(7, True, (("a", "text"), ("ä", "")))),
+        Told(3, Notes(0, False, ())),
     ):
         assert told_in(told_line(told)) == told
-    for line in (b"1", b"[-1]", b'[1, 2, true, true, true, 2, {"blocks": [1]}, null, false]', b"[1, 2]"):
+    for line in (
+        b"1",
+        b"[-1]",
+        b'[1, 2, true, true, true, 2, {"blocks": [1]}, null, false]',
+        b"[1, 2]",
+        b'[1, 2, true, [["a"]]]',
+    ):
         with pytest.raises(LineError):
             told_in(line)

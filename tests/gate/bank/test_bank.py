@@ -67,12 +67,22 @@ def test_what_those_who_wait_longer_ask_for_is_not_given_to_others() -> None:
     _, a, b = two()
     c = Teller(a.bank, "c")
     a.asks(0, 0, 70)
-    assert b.asks(1, 0, 40, waited_ms=100) == 0
+    assert b.asks(1, 0, 40, waited_ms=PATIENCE_MS + 100) == 0
     assert c.asks(2, 0, 10, waited_ms=50) == 0  # 30 are free, and b waits for 40
     assert a.asks(3, 10) == 10
     assert a.woken == ["b", "c"]
-    assert b.asks(4, 0, 40, waited_ms=103) == 40
+    assert b.asks(4, 0, 40, waited_ms=PATIENCE_MS + 103) == 40
     assert c.asks(5, 0, 10, waited_ms=53) == 10
+
+
+def test_what_has_no_room_for_a_large_one_is_given_to_whom_it_fits_until_the_large_one_waits_much_longer() -> None:
+    _, a, b = two()
+    c = Teller(a.bank, "c")
+    a.asks(0, 0, 70)
+    assert b.asks(1, 0, 40, waited_ms=1000) == 0
+    assert c.asks(2, 0, 10) == 10
+    assert b.asks(1000, 0, 40, waited_ms=PATIENCE_MS + 500) == 0
+    assert c.asks(1001, 10, 20) == 10
 
 
 def test_a_more_urgent_one_comes_before_who_waits_longer() -> None:
@@ -91,7 +101,7 @@ def test_who_asks_and_is_not_heard_of_asks_no_more() -> None:
     _, a, b = two()
     c = Teller(a.bank, "c")
     a.asks(0, 0, 70)
-    assert b.asks(1, 0, 40) == 0
+    assert b.asks(1, 0, 40, waited_ms=PATIENCE_MS) == 0
     assert c.asks(ASK_MS, 0, 30) == 0
     assert c.asks(ASK_MS + 1, 0, 30) == 30
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import ASK_AGAIN_NS, BACK_OFF_NS, BEAT_NS, GAP_NS, TIDY_NS, Replica
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Call, Line
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Call, Line
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken, SliceChanged
 from kvbudget.gate.gate import Gate
@@ -212,6 +212,20 @@ def test_who_is_granted_what_was_not_enough_asks_for_more(make_gate: Maker, arri
     assert line_of(replica.called(2 * MS)).needs == 33 + 161  # never more than all at their peaks
 
 
+def test_who_got_what_it_asked_for_and_still_waits_asks_again_soon(make_gate: Maker, arrive: Arriver) -> None:
+    gate, bank = make_gate(200, Policy.TRAJECTORY), Bank()
+    replica = replica_of(gate)
+    gate.handle(arrive("first", prompt=16 * 32, new=16), 0)
+    exchange(replica, bank, replica.due(0), 0)
+    gate.handle(arrive("second", prompt=16 * 160, new=16), 0)
+    assert line_of(replica.due(1 * MS)).needs == 33 + 161
+    replica.branch.failed()
+    assert replica.due(60 * MS) is None
+    replica.branch.slices[BLOCKS] = 33 + 161
+    assert replica.due(40 * MS) is None
+    assert replica.due(51 * MS) is not None
+
+
 def test_only_a_lone_gate_overlooks_what_others_took_of_the_pool(make_gate: Maker, arrive: Arriver) -> None:
     gate, bank = make_gate(100), Bank()
     replica = replica_of(gate)
@@ -298,6 +312,38 @@ def test_blocks_of_tenants_with_a_limit_are_told_to_the_others_and_count_there(
     assert "second" in other.queue
     exchange(there, bank, there.due(3 * SECOND + MS), 3 * SECOND + MS)
     assert "second" not in other.queue
+
+
+def test_tokens_of_a_minute_are_told_to_the_others_who_are_asked_before_more_than_a_part_is_taken(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    tenants = {"named": TenantLimits(tokens_per_minute=Tokens(1000))}
+    ours, other = (make_gate(10_000, tenants=tenants) for _ in range(2))
+    bank = Bank()
+    here, there = replica_of(ours), replica_of(other, "b")
+    for replica in (here, there, here):
+        exchange(replica, bank, replica.called(0), 0)
+    assert isinstance(comes(here, bank, arrive("first", prompt=300, new=100, tenant="named"), MS), Forward)
+    call = here.due(TIDY_NS + 2 * MS)
+    told = line_of(call, TOKENS + "named")
+    assert (told.limit, told.keeps, told.needs) == (0, told.promised, 0)
+    assert 300 < told.promised <= 400
+    exchange(here, bank, call, TIDY_NS + 2 * MS)
+    exchange(there, bank, there.due(SECOND), SECOND)
+    assert other.fairness.limits is not None
+    per_minute, left = other.fairness.limits.tokens_left("named", SECOND) or (0, 0)
+    assert per_minute == 1000
+    assert 590 <= left <= 640
+    assert isinstance(comes(there, bank, arrive("second", prompt=150, new=50, tenant="named"), SECOND), Forward)
+    third = arrive("third", prompt=250, new=50, tenant="named")  # with the second, more than half of what is left
+    assert there.lacks_slice(third, SECOND)
+    call = there.call_for([third], SECOND + MS)
+    exchange(there, bank, call, SECOND + MS)
+    assert not there.lacks_slice(third, SECOND + MS)
+    assert isinstance(comes(there, bank, third, SECOND + MS), Forward)
+    fourth = arrive("fourth", prompt=250, new=50, tenant="named")  # there is nothing left, so asking is of no use
+    assert not there.lacks_slice(fourth, SECOND + 2 * MS)
+    assert isinstance(comes(there, bank, fourth, SECOND + 2 * MS), Reject)
 
 
 def test_one_of_several_engines_tells_of_the_tenants(make_gate: Maker) -> None:

@@ -13,7 +13,8 @@
 
 local VERSION = 2
 local ASK_MS = 1000
-local PATIENCE_MS = 500
+local PATIENCE_MS = 1500
+local URGENT_MS = 500
 local MISSING_MS = 600000
 local LEAST_TTL_MS = 3600000
 
@@ -208,11 +209,16 @@ local function is_first(p, s, n, other)
   return is_less(n, other.n)
 end
 
-local function asked_before(account, p, s)
+-- Whether the first of two that ask must not be passed by the second.
+local function is_before(p, s, other_p, other_s)
+  return p < other_p or (p == other_p and s + PATIENCE_MS < other_s)
+end
+
+local function asked_before(account, p, s, name)
   local sum = 0
   for _, other in ipairs(bank.b) do
     local held = other.h[account]
-    if held and other.n ~= caller and asks(other) and is_first(other.p, other.s, other.n, {p = p, s = s, n = caller}) then
+    if held and other.n ~= name and asks(other) and is_before(other.p, other.s, p, s) then
       sum = sum + math.max(0, held.n - held.g)
     end
   end
@@ -230,7 +236,7 @@ local function ask(branch, lines, settling)
   local granted = #lacks > 0 and not settling
   for _, line in ipairs(lacks) do
     granted = granted
-      and line.needs - branch.h[line.account].g <= free(line.account) - asked_before(line.account, p, s)
+      and line.needs - branch.h[line.account].g <= free(line.account) - asked_before(line.account, p, s, caller)
   end
   if granted then
     for _, line in ipairs(lacks) do
@@ -247,7 +253,7 @@ end
 
 -- The class of the first of others who ask, if it has waited so long that the caller has to yield.
 local function yields_to(first, lines)
-  if not first or now_ms - first.s <= PATIENCE_MS then
+  if not first then
     return nil
   end
   local p, s = first.p, now_ms
@@ -257,7 +263,8 @@ local function yields_to(first, lines)
       break
     end
   end
-  if first.p < p or (first.p == p and first.s + PATIENCE_MS < s) then
+  local late = now_ms - first.s > (first.p < p and URGENT_MS or PATIENCE_MS)
+  if late and is_before(first.p, first.s, p, s) then
     return first.p
   end
   return nil
@@ -287,16 +294,17 @@ local function servable()
   for _, one in ipairs(asking) do
     local fits = true
     for account, held in pairs(one.h) do
-      if held.n > held.g and held.n - held.g > free(account) - (taken[account] or 0) then
+      local before = asked_before(account, one.p, one.s, one.n)
+      if held.n > held.g and held.n - held.g > free(account) - before - (taken[account] or 0) then
         fits = false
       end
     end
     if fits then
       names[#names + 1] = one.n
-    end
-    for account, held in pairs(one.h) do
-      if held.n > held.g then
-        taken[account] = (taken[account] or 0) + held.n - held.g
+      for account, held in pairs(one.h) do
+        if held.n > held.g then
+          taken[account] = (taken[account] or 0) + held.n - held.g
+        end
       end
     end
   end

@@ -4,6 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from kvbudget.gate.bank.board import LONGEST_NOTE, Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
 LONGEST_LINE: Final = 256 * 1024
@@ -25,13 +26,26 @@ class Asked(NamedTuple):
     call: Call
 
 
+class Left(NamedTuple):
+    """A gate's line that leaves a note on the board of a topic."""
+
+    number: int
+    topic: str
+    put: Put
+
+
 class Told(NamedTuple):
     """The ledger's line: the answer to question `number`, or (WOKEN) the `branch` before `pool` that should call."""
 
     number: int
-    answer: Answer | None
+    answer: Answer | Notes | None
     pool: str = ""
     branch: str = ""
+
+
+def left_line(left: Left) -> bytes:
+    """With its end of line."""
+    return _line([left.number, left.topic, *left.put])
 
 
 def asked_line(asked: Asked) -> bytes:
@@ -49,15 +63,21 @@ def told_line(told: Told) -> bytes:
     answer = told.answer
     if answer is None:
         return _line([told.number])
+    if isinstance(answer, Notes):
+        return _line([told.number, *answer])
     slices = {account: (one.granted, one.elsewhere) for account, one in answer.slices.items()}
     figures = [answer.number, answer.known, answer.short, answer.settling, answer.branches, slices]
     figures += [answer.yields_to, answer.missing]
     return _line([told.number, *figures])
 
 
-def asked_in(line: bytes) -> Asked:
+def asked_in(line: bytes) -> Asked | Left:
     """Raises LineError for what is no question: every figure is looked at, as it is reckoned with."""
     match _array(line):
+        case [int(number), str(topic), str(life), int(count), int(seen), str(text)]:
+            if not (_is_name(topic) and _is_name(life)) or min(number, count - 1, seen) < 0 or len(text) > LONGEST_NOTE:
+                raise LineError(f"no note: {line[:100]!r}")
+            return Left(number, topic, Put(life, count, seen, text))
         case [int(number), str(pool), str(branch), int(count), int(lease_ms), list(rows), int(priority), int(waited_ms),
               bool(leaves), None | list() as reading]:  # fmt: skip
             named = _is_name(pool) and _is_name(branch) and len(rows) <= _MOST_LINES
@@ -76,6 +96,8 @@ def told_in(line: bytes) -> Told:
             return Told(WOKEN, None, pool, branch)
         case [int(number)] if number >= 0:
             return Told(number, None)
+        case [int(number), int(seen), bool(known), list(rows)]:
+            return Told(number, Notes(seen, known, tuple([_note(row) for row in rows])))
         case [int(number), int(count), bool(known), bool(short), bool(settling), int(branches), dict(slices),
               int() | None as yields_to, bool(missing)]:  # fmt: skip
             try:
@@ -104,6 +126,13 @@ def _row(row: object) -> Line:
             if min(line[1:]) >= 0 and max(line[1:]) <= _LARGEST:
                 return line
     raise LineError(f"no account: {str(row)[:100]}")
+
+
+def _note(row: object) -> tuple[str, str]:
+    match row:
+        case [str(life), str(text)]:
+            return life, text
+    raise LineError(f"no note: {str(row)[:100]}")
 
 
 def _reading(figures: list[Any] | None) -> Reading | None:

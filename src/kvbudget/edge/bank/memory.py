@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kvbudget.edge.bank.store import Woken, not_heeded
 from kvbudget.gate.bank.bank import Bank
+from kvbudget.gate.bank.board import Board, Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call
 
 
@@ -14,6 +15,7 @@ class MemoryStore:
     def __init__(self, woken: Woken = not_heeded, *, now_ms: Callable[[], int] | None = None) -> None:
         self.woken = woken
         self.banks: dict[str, Bank] = {}
+        self.boards: dict[str, Board] = {}
         self._now_ms = now_ms or _monotonic_ms
 
     @property
@@ -33,6 +35,10 @@ class MemoryStore:
         for branch in woken:
             self.woken(pool, branch)
         return answer
+
+    async def exchange(self, topic: str, put: Put) -> Notes:
+        """The notes of others."""
+        return self.boards.setdefault(topic, Board()).exchange(put, self._now_ms())
 
     async def close(self) -> None:
         """There is nothing to end."""

@@ -30,6 +30,7 @@ A wake-up is a hint, and may be lost: who asks calls again by himself.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import hiredis
@@ -38,10 +39,24 @@ from kvbudget.edge.bank.client import Connection, Reply
 from kvbudget.edge.bank.link import Link, Place, Server
 from kvbudget.edge.bank.places import servers_of
 from kvbudget.edge.bank.refusals import refusal
-from kvbudget.edge.bank.script import SCRIPT, SHA, Keys, answer_of, arguments, keys_of, names_in
+from kvbudget.edge.bank.script import (
+    BOARD_SCRIPT,
+    BOARD_SHA,
+    SCRIPT,
+    SHA,
+    Keys,
+    answer_of,
+    arguments,
+    board_arguments,
+    board_key,
+    keys_of,
+    names_in,
+    notes_of,
+)
 from kvbudget.edge.bank.store import LedgerError, Woken, not_heeded
 from kvbudget.edge.bank.urls import LedgerAddress
 from kvbudget.errors import BadValueError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call
 
 _MOST_HOPS: Final = 5  # of a pool that is being moved
@@ -77,14 +92,30 @@ class RedisStore:
         connected, after two where it has to connect first."""
         keys = self._keys.get(pool) or self._new_pool(pool)
         self._note(pool, call)
+        reply, connection = await self._reached(
+            pool, lambda server, asking: self._ask(server, keys, call, asking=asking)
+        )
+        return _checked(call, reply, connection)
+
+    async def exchange(self, topic: str, put: Put) -> Notes:
+        """The notes of others; a topic is where a pool of its name would be. Raises LedgerError, as `call` does."""
+        parts = board_arguments(board_key(self._address.name, topic), put)
+        reply, _ = await self._reached(
+            topic,
+            lambda server, asking: self._run(server.connection, BOARD_SHA, BOARD_SCRIPT, parts, asking=asking),
+        )
+        return notes_of(reply)
+
+    async def _reached(self, pool: str, ask: Callable[[Server, bool], Awaitable[Reply]]) -> tuple[Reply, Connection]:
+        """The reply of the server that keeps a pool. `ask`: is told the server, and whether with ASKING."""
         link = self._servers.link(pool)
         asking = False
         try:
             for _ in range(_MOST_HOPS):
                 server = link.now() or await link.ready()
-                reply = await self._ask(server, keys, call, asking=asking)
+                reply = await ask(server, asking)
                 if not isinstance(reply, hiredis.ReplyError):
-                    return _checked(call, reply, server.connection)
+                    return reply, server.connection
                 link, asking = self._redirected(pool, str(reply), server.connection)
         except LedgerError:
             self._servers.failed(pool)
@@ -100,17 +131,20 @@ class RedisStore:
                 connection.channels.add(keys.channel)
             elif not asking:
                 return subscribed  # MOVED, or not allowed
-        reply = await self._run(connection, b"EVALSHA", SHA, parts, asking=asking)
-        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-            return await self._run(connection, b"EVAL", SCRIPT, parts, asking=asking)
-        return reply
+        return await self._run(connection, SHA, SCRIPT, parts, asking=asking)
 
     async def _run(
-        self, connection: Connection, command: bytes, script: bytes, parts: list[bytes | int | str], *, asking: bool
+        self, connection: Connection, sha: bytes, script: bytes, parts: list[bytes | int | str], *, asking: bool
     ) -> Reply:
-        if asking:
-            connection.send(b"ASKING").add_done_callback(_let_go)
-        return await connection.send(command, script, *parts)
+        """By its hash, or whole where the server does not know that."""
+        reply: Reply = None
+        for command, which in ((b"EVALSHA", sha), (b"EVAL", script)):
+            if asking:
+                connection.send(b"ASKING").add_done_callback(_let_go)
+            reply = await connection.send(command, which, *parts)
+            if not (isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")):
+                break
+        return reply
 
     def _redirected(self, pool: str, text: str, connection: Connection) -> tuple[Link, bool]:
         """After an error of the script: the link to ask next, and whether with ASKING."""

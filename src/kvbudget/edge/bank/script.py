@@ -5,10 +5,13 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 from kvbudget.edge.bank.store import LedgerError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call, Slice
 
 SCRIPT: Final = files("kvbudget.edge.bank").joinpath("bank.lua").read_bytes()
 SHA: Final = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+BOARD_SCRIPT: Final = files("kvbudget.edge.bank").joinpath("board.lua").read_bytes()
+BOARD_SHA: Final = sha1(BOARD_SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 
 class Keys(NamedTuple):
@@ -22,6 +25,25 @@ def keys_of(ledger: str, pool: str) -> Keys:
     """`ledger`: its name, where several share a server."""
     tag = f"kvbudget:{{{ledger}/{pool}}}:"
     return Keys(f"{tag}bank".encode(), f"{tag}wake".encode())
+
+
+def board_key(ledger: str, topic: str) -> bytes:
+    """Of the notes of one topic."""
+    return f"kvbudget:{{{ledger}/{topic}}}:notes".encode()
+
+
+def board_arguments(key: bytes, put: Put, wall_ms: int | None = None) -> list[bytes | int | str]:
+    """What follows the script of the board, or its hash. `wall_ms`: only tests give it."""
+    return [1, key, b"" if wall_ms is None else wall_ms, *put]
+
+
+def notes_of(reply: object) -> Notes:
+    """Raises LedgerError for what is no answer of a board."""
+    match reply:
+        case [int(seen), int(known), *texts] if len(texts) % 2 == 0:
+            words = [one.decode(errors="replace") if isinstance(one, bytes) else "" for one in texts]
+            return Notes(seen, known == 1, tuple(zip(words[::2], words[1::2], strict=True)))
+    raise LedgerError(f"ledger: {str(reply)[:80]!r} is no answer to a note", fix=_REPORT)
 
 
 def arguments(

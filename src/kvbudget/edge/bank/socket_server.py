@@ -13,13 +13,15 @@ import struct
 from collections.abc import Callable
 from typing import Final, cast
 
-from kvbudget.edge.bank.lines import LONGEST_LINE, WOKEN, Asked, LineError, Told, asked_in, told_line
+from kvbudget.edge.bank.lines import LONGEST_LINE, WOKEN, Asked, Left, LineError, Told, asked_in, told_line
 from kvbudget.gate.bank.bank import Bank
+from kvbudget.gate.bank.board import Board
 from kvbudget.gate.bank.terms import Call
 
 log = logging.getLogger("kvbudget.ledger")
 
 _MOST_POOLS: Final = 4096
+_MOST_TOPICS: Final = 16
 _MOST_WAITING_BYTES: Final = 1 << 20  # of answers that a gate does not read; then it is cut off
 _LAST: Final = 1 << 62  # a call's number that none comes after
 _PEER = struct.Struct("3i")  # pid, uid, gid
@@ -32,6 +34,7 @@ class BankServer:
         """`path`: of the socket, in a folder that nobody else may enter."""
         self.path = path
         self.banks: dict[str, Bank] = {}
+        self.boards: dict[str, Board] = {}
         self.calls = 0
         self._now_ns = now_ns
         self._expected: set[int] = set()
@@ -84,8 +87,14 @@ class BankServer:
         for key in [key for key, one in self._links.items() if one is link]:
             del self._links[key]
 
-    def heard(self, link: "_Link", asked: Asked) -> None:
+    def heard(self, link: "_Link", asked: Asked | Left) -> None:
         """Answer it, and wake whom the bank wants to hear. Raises LineError where it asks for more than may be."""
+        if isinstance(asked, Left):
+            if asked.topic not in self.boards and len(self.boards) >= _MOST_TOPICS:
+                raise LineError(f"more than {_MOST_TOPICS} boards")
+            board = self.boards.setdefault(asked.topic, Board())
+            link.say(Told(asked.number, board.exchange(asked.put, self._now_ns() // 10**6)))
+            return
         key = asked.pool, asked.call.branch
         if asked.pool not in self.banks and len(self.banks) >= _MOST_POOLS:
             raise LineError(f"more than {_MOST_POOLS} pools")

@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Final, cast
 
-from kvbudget.edge.bank.lines import LONGEST_LINE, WOKEN, Asked, LineError, Told, asked_line, told_in
+from kvbudget.edge.bank.lines import LONGEST_LINE, WOKEN, Asked, Left, LineError, Told, asked_line, left_line, told_in
 from kvbudget.edge.bank.store import LedgerError, Woken, not_heeded
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call
 
 _ANSWER_S: Final = 1.0
@@ -34,12 +36,25 @@ class SocketStore:
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         """The bank's answer; None: the call was out of date. Raises LedgerError."""
+        answer = await self._asked(lambda number: asked_line(Asked(number, pool, call)))
+        if isinstance(answer, Notes):
+            raise LedgerError("notes are no answer to a call")
+        return answer
+
+    async def exchange(self, topic: str, put: Put) -> Notes:
+        """The notes of others. Raises LedgerError."""
+        answer = await self._asked(lambda number: left_line(Left(number, topic, put)))
+        if not isinstance(answer, Notes):
+            raise LedgerError("a note was answered by something else")
+        return answer
+
+    async def _asked(self, line_of: Callable[[int], bytes]) -> Answer | Notes | None:
         try:
             async with asyncio.timeout(self._answer_s):
                 link = self._link
                 if link is None or link.is_lost:
                     link = await self._linked()
-                return await link.ask(pool, call)
+                return await link.ask(line_of)
         except TimeoutError:
             raise LedgerError(f"no answer within {self._answer_s:g} s") from None
 
@@ -69,7 +84,7 @@ class _Link(asyncio.Protocol):
     def __init__(self, store: SocketStore) -> None:
         self._store = store
         self._transport: asyncio.WriteTransport | None = None
-        self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer | Notes | None]] = {}
         self._numbers = itertools.count()
         self._rest = b""
 
@@ -78,17 +93,17 @@ class _Link(asyncio.Protocol):
         """Whether it is of no use any more."""
         return self._transport is None
 
-    async def ask(self, pool: str, call: Call) -> Answer | None:
-        """Raises LedgerError."""
+    async def ask(self, line_of: Callable[[int], bytes]) -> Answer | Notes | None:
+        """`line_of`: makes the line of a question, by its number. Raises LedgerError."""
         if self._transport is None:
             raise LedgerError("the connection is lost")
         if len(self._waiting) >= _MOST_WAITING:
             raise LedgerError(f"{_MOST_WAITING} calls wait for an answer already")
         number = next(self._numbers)
-        answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Answer | Notes | None] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
         try:
-            self._transport.write(asked_line(Asked(number, pool, call)))
+            self._transport.write(line_of(number))
             return await answered
         finally:
             self._waiting.pop(number, None)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kvbudget.errors import KvbudgetError
+from kvbudget.gate.bank.board import Notes, Put
 from kvbudget.gate.bank.terms import Answer, Call
 
 # (pool, branch): the bank says that this branch should call soon. A hint: it may be lost, or come too often.
@@ -24,7 +25,7 @@ class LedgerError(KvbudgetError):
 
 
 class BankStore(Protocol):
-    """The banks of any number of pools, each with the rules of `gate.bank.bank`."""
+    """The banks of any number of pools, each with the rules of `gate.bank.bank`, and boards for notes beside them."""
 
     woken: Woken
 
@@ -39,6 +40,10 @@ class BankStore(Protocol):
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         """The bank's answer; None: the call was out of date. Raises LedgerError."""
+        ...
+
+    async def exchange(self, topic: str, put: Put) -> Notes:
+        """Leaves a note on the board of this topic, with the rules of `gate.bank.board`. Raises LedgerError."""
         ...
 
     async def close(self) -> None:

@@ -5,10 +5,12 @@ A branch (one life of one gate) has a slice of each account until its lease runs
 1. What a branch keeps is its slice from then on; the rest is free for others. A bank that lost its memory takes a
    branch at its word, as far as there is room.
 2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
-   for: those with a more urgent request waiting, then those whose request waits longer. Who asks and is not heard
-   of for ASK_MS does so no more.
+   for: those with a more urgent request waiting, and those whose request waits PATIENCE_MS longer. Of others whoever
+   fits goes first: what comes together for a large one would lie idle meanwhile. Who asks and is not heard of for
+   ASK_MS does so no more.
    Gates give out anew what ends with them, which is faster. But who asks and has waited PATIENCE_MS longer than all
-   at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back.
+   at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back. To a more
+   urgent one it yields after URGENT_MS.
 3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
 4. A branch whose lease ran out may be gone, or only out of touch, and its requests run on. Its slice is nothing from
    then on, but it is not granted to others before a look at the engine, made since, tells that nothing of it is held;
@@ -29,7 +31,8 @@ from typing import Final
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
 
 ASK_MS: Final = 1000
-PATIENCE_MS: Final = 500
+PATIENCE_MS: Final = 1500
+URGENT_MS: Final = 500
 MISSING_MS: Final = 600_000  # longer than most answers take
 
 
@@ -192,13 +195,13 @@ class Bank:
         return missing <= self._free(line.account) - self._asked_before(line.account, rank, now_ms)
 
     def _asked_before(self, account: str, rank: tuple[int, int, str], now_ms: int) -> int:
-        """What those who come first lack. Not oneself: one's own last question may have been of higher rank, if only
-        because a call took longer this time."""
+        """What those who must not be passed lack. Not oneself: one's own last question may have been of higher rank, if
+        only because a call took longer this time."""
         return sum(
             [
                 max(0, other.held[account].needs - other.held[account].granted)
                 for name, other in self._branches.items()
-                if name != rank[2] and other.asks(now_ms) and other.rank is not None and other.rank < rank
+                if name != rank[2] and other.asks(now_ms) and other.rank is not None and _is_before(other.rank, rank)
                 if account in other.held
             ]
         )
@@ -208,9 +211,8 @@ class Bank:
         priority, since_ms, _ = first
         asks = any(line.needs > line.promised for line in call.lines)
         ours = (call.priority, now_ms - call.waited_ms) if asks else (priority, now_ms)
-        late = now_ms - since_ms > PATIENCE_MS
-        before = priority < ours[0] or (priority == ours[0] and since_ms + PATIENCE_MS < ours[1])
-        return priority if late and before else None
+        late = now_ms - since_ms > (URGENT_MS if priority < ours[0] else PATIENCE_MS)
+        return priority if late and _is_before(first, (*ours, "")) else None
 
     def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
         for line in lines:
@@ -221,22 +223,27 @@ class Bank:
     # Who should call
 
     def _servable(self, now_ms: int) -> list[str]:
-        """Those who asked and would get it now, the first first."""
-        asking = [(one.rank, name) for name, one in self._branches.items() if one.rank is not None and one.asks(now_ms)]
+        """Those who asked and would get it now, one after the other, the first first."""
+        ranks = [one.rank for one in self._branches.values() if one.rank is not None and one.asks(now_ms)]
         if now_ms < self.settling_until_ms:
             return []
         servable: list[str] = []
         taken: dict[str, int] = {}
-        for _, name in sorted(asking):
+        for rank in sorted(ranks):
+            name = rank[2]
             lacking = {
                 account: held.needs - held.granted
                 for account, held in self._branches[name].held.items()
                 if held.needs > held.granted
             }
-            if all(missing <= self._free(account) - taken.get(account, 0) for account, missing in lacking.items()):
+            before = {account: self._asked_before(account, rank, now_ms) for account in lacking}
+            if all(
+                missing <= self._free(account) - before[account] - taken.get(account, 0)
+                for account, missing in lacking.items()
+            ):
                 servable.append(name)
-            for account, missing in lacking.items():
-                taken[account] = taken.get(account, 0) + missing
+                for account, missing in lacking.items():
+                    taken[account] = taken.get(account, 0) + missing
         return servable
 
     def _idle(self, asking: str, accounts: list[str]) -> list[str]:
@@ -255,3 +262,8 @@ class Bank:
             slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
         missing = bool(self._missing)
         return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)
+
+
+def _is_before(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
+    """Whether the first of two that ask must not be passed by the second."""
+    return one[0] < other[0] or (one[0] == other[0] and one[1] + PATIENCE_MS < other[1])

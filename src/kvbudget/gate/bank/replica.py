@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, Answer, Call, Reading
+from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Answer, Call, Reading
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS, limits_of
@@ -89,6 +89,8 @@ class Replica:
             self._is_changed = True
             urgent = told[1] is not None or branch.short
             self._next_ns = min(self._next_ns, self._last_ns + (GAP_NS if urgent else TIDY_NS))
+        if told[1] is not None and told[1] == self._asked[0] and self._asked[1] <= branch.slices.get(BLOCKS, 0):
+            self._next_ns = min(self._next_ns, self._last_ns + TIDY_NS)  # it got what it asked for, and needs more
         if self._woken:
             branch.short, self._woken = True, False
         if branch.short and not self._knew_short:  # what lies idle is to be given back
@@ -174,15 +176,18 @@ class Replica:
             self.sequences_elsewhere,
             self.branch.yields_to,
             max(1, self.branch.branches),
-            self._tenants_elsewhere() if self.tells_tenants else None,
+            self._elsewhere_of(TENANT) if self.tells_tenants else None,
+            self._elsewhere_of(TOKENS) if self.tells_tenants else None,
         )
 
-    def _tenants_elsewhere(self) -> dict[str, int]:
+    def _elsewhere_of(self, prefix: str) -> dict[str, int]:
         told = self.branch.elsewhere.items()
-        return {account.removeprefix(TENANT): blocks for account, blocks in told if account.startswith(TENANT)}
+        return {account.removeprefix(prefix): amount for account, amount in told if account.startswith(prefix)}
 
-    def _tenants(self) -> list[Stand]:
-        """Of those whose blocks are limited: all that are named, and who has some here or waits."""
+    def _tenants(self, now_ns: int) -> list[Stand]:
+        """Of those whose blocks are limited: all that are named, and who has some here or waits. Of those whose tokens
+        are: who has taken some that have not come back, and all that are named. Nobody is lent tokens, so the bank need
+        know of no limit."""
         limits = self.gate.fairness.limits
         if limits is None or not self.tells_tenants:
             return []
@@ -195,6 +200,8 @@ class Replica:
             if most is not None and len(stands) < _MOST_TENANTS:
                 reserved = blocks.get(tenant, 0)
                 stands.append(Stand(TENANT + tenant, most, reserved, reserved, 0, told_only=True))
+        for tenant, (taken, _) in limits.taken_by_tenant(now_ns, _MOST_TENANTS).items():
+            stands.append(Stand(TOKENS + tenant, 0, taken, taken, 0, told_only=True))
         return stands
 
     def _state(self) -> tuple[tuple[int, int], str | None]:
@@ -218,7 +225,7 @@ class Replica:
         stands = [
             Stand(BLOCKS, limit, blocks, min(needs_blocks, ledger.pool_blocks), _reserve(blocks, limit)),
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
-            *self._tenants(),
+            *self._tenants(now_ns),
         ]
         self._told, self._is_changed = self._state(), False
         self._last_ns = now_ns
@@ -240,7 +247,7 @@ class Replica:
         branch = self.branch
         if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
             return None
-        return _ask_of(self.gate, event, now_ns)
+        return _ask_of(self.gate, event, now_ns) or _ask_for_word(self.gate, event, now_ns)
 
     def _promised_blocks(self, asked_blocks: int) -> Blocks:
         """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned
@@ -265,7 +272,9 @@ class Replica:
             self._more = 0
         elif self._asked[1] <= self.branch.slices.get(BLOCKS, 0):
             self._more += 1
-        needed = self.gate.promises.needed_of_pool(arrived, waiting.footprint, waiting.peak_blocks, now_ns)
+        needed = self.gate.promises.needed_of_pool(
+            arrived, waiting.footprint, waiting.peak_blocks, now_ns, sparing=True
+        )
         more = self._more * max(1, waiting.peak_blocks // 16)
         most = ledger.peak_sum_blocks + waiting.peak_blocks
         blocks = most if needed is None else min(needed + more, most)
@@ -290,6 +299,14 @@ def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
     if needed is None:
         return None
     return _Ask(needed, ledger.sequences + footprint.total_sequences, event.priority, now_ns)
+
+
+def _ask_for_word(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
+    """Where the other gates are to be heard of before its tenant may take more tokens: a call without more."""
+    resolved = None if gate.fairness.limits is None else gate.resolver.resolve(event)
+    if isinstance(resolved, tuple) and gate.fairness.lacks_word(event, resolved[0], now_ns):
+        return _Ask(0, 0, event.priority, now_ns)
+    return None
 
 
 def _reserve(promised: int, limit: int) -> int:
