@@ -7,6 +7,7 @@ because wall-clock figures of a shared machine say little.
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -70,6 +71,8 @@ QUICK = Plan(rounds=2, requests_s=1.0, paced_s=2.0, flooding_s=1.0, latency_s=0.
 def main() -> int:
     """0 with at least one round measured, 1 with none, 2 when the rig itself cannot run."""
     args = _arguments()
+    if args.awake:
+        os.environ["BENCH_AWAKE"] = "1"  # read by mock_engine.c and load.c
     plan = QUICK if args.quick else FULL
     others = [*peers.PEERS, "aiohttp"] if args.peers else []
     names = args.stacks or ["direct", "nginx", "gate", "compiled", "bare", *others]
@@ -108,6 +111,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, choices=range(1, 21), metavar="1-20", help="default 5, quick 2")
     parser.add_argument("--peers", action="store_true", help="also Envoy, routers, LiteLLM and an aiohttp twin")
     parser.add_argument("--stacks", nargs="+", choices=list(stacks.STACKS), help="only these")
+    parser.add_argument(
+        "--awake", action="store_true", help="mock engine and load never sleep: nobody pays to wake them"
+    )
     parser.add_argument("--no-many", action="store_true", help="without the memory of 5,000 streams")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser.parse_args()
@@ -219,6 +225,7 @@ def _report(rounds: list[Round], missing: dict[str, str], cores: rig.Cores, seco
             "proxy_core": cores.proxy,
             "load_core": cores.load,
         },
+        "awake": "BENCH_AWAKE" in os.environ,
         "rounds": len(rounds),
         "seconds": round(seconds, 1),
         "medians": {name: _medians(rounds, name, lambda own, _: own) for name in names},
