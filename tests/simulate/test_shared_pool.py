@@ -7,7 +7,6 @@ import pytest
 
 from kvbudget.errors import BadValueError
 from kvbudget.pool.groups import uniform_layout
-from kvbudget.simulate.clients import Ending
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.policies import contender
 from kvbudget.simulate.run import Simulation
@@ -49,7 +48,7 @@ def test_every_request_ends_and_nothing_stays_promised(shared: Gates, policy: st
     simulation = run(shared, policy, requests=60)
     result, pool = simulation.result, shared_pool(simulation)
     whole = result.all
-    assert sum(whole.endings.values()) == result.requests == 60
+    assert whole.finished + whole.refused + whole.timed_out == result.requests == 60
     assert result.promised_at_end == 0
     assert pool.bank.granted("blocks") <= pool.gate.ledger.pool_blocks
     if policy == "worst-case":
@@ -58,7 +57,7 @@ def test_every_request_ends_and_nothing_stays_promised(shared: Gates, policy: st
 
 def test_four_gates_serve_nearly_as_much_as_one() -> None:
     one, four = run(None, "worst-case"), run(Gates(4, 1 * MS), "worst-case")
-    finished = [simulation.result.all.endings[Ending.FINISHED] for simulation in (four, one)]
+    finished = [simulation.result.all.finished for simulation in (four, one)]
     assert finished[0] >= 0.95 * finished[1]
     pool = shared_pool(four)
     assert all(gate.expectation.used_share < 1.0 for gate in pool.gates)  # each had its part of the traffic
@@ -85,8 +84,8 @@ def test_a_client_may_leave_before_the_ledger_has_answered(shared: Gates) -> Non
     load = [TraceRequest(n * 50 * MS, Tokens(100), Tokens(10), Tokens(10)) for n in range(20)]
     simulation = Simulation(load, settings(shared, patience_ns=300 * MS), contender("worst-case"), random.Random(1))
     whole = simulation.run().all
-    assert whole.endings[Ending.TIMED_OUT] > 0
-    assert sum(whole.endings.values()) == 20
+    assert whole.timed_out > 0
+    assert whole.finished + whole.refused + whole.timed_out == 20
     assert simulation.result.promised_at_end == 0
 
 
