@@ -11,8 +11,8 @@ from collections import deque
 from typing import NamedTuple
 
 SHORTER, LONGER = 0.75, 1.65  # for each that was told too late, or too early
-# Of what the pace says. At 0.3 the goal for told times (1.5 times hindsight) was missed in a load that alternates, at 0.2
-# twice as much goodput went to those who come back (whose first token is late by then) as at 0.25.
+# Of what the pace says. At 0.3 told times were too long (1.62 times hindsight) in a load that alternates, at 0.2 more
+# goodput goes to those who come back, whose first token is late by then (docs/adr/0018).
 LEAST = 0.25
 TOO_LATE = 1.25  # times the right time
 MOST_OPEN = 64  # refusals whose right time is looked for; older ones are forgotten
