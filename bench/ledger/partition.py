@@ -1,7 +1,8 @@
 """Two gates in network namespaces of their own; the way of one to the ledger is cut, its way to the engine is not.
 
-Run as root on Linux: it makes two namespaces and two pairs of links, and takes them away again. Prints what was seen to
-be promised while the way was cut and after it was there again, and how long each side took to notice.
+`make bench-partition`, as root on Linux: it makes two namespaces and two pairs of links, and takes them away again.
+Prints what was seen to be promised while the way was cut and after it was there again, and how long each side took to
+notice.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Decides when the gates of a ledger tell each other how long answers get: once in a few seconds, beside all else.
 
-Nothing waits for it. A ledger that is lost, or what another gate has left and cannot be read, costs only that lengths
-are learned from fewer answers: it is said once, and tried again the next time.
+Nothing waits for it: packing and reading notes (some 5 ms each for the largest) is done by a thread. A ledger that is
+lost, or what another gate has left and cannot be read, costs only that lengths are learned from fewer answers: it is
+said once, and tried again the next time.
 """
 
 import asyncio
@@ -64,13 +65,18 @@ class SharedLengths:
             statement.append(told)
             if len(statement) % _STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        text = packed(statement)
+        text = await asyncio.to_thread(packed, statement)
         self._number += 1
         put = Put(self._life, self._number, self._seen, "" if text == self._left else text)
         answer = await self._store.exchange(TOPIC, put)
         self._left = text if answer.known else ""
         self._seen = answer.seen
-        statements = {life: read for life, told in answer.notes if (read := self._read(life, told)) is not None}
+        statements: dict[str, list[Told]] = {}
+        for life, note in answer.notes:
+            try:
+                statements[life] = await asyncio.to_thread(unpacked, note)
+            except BadValueError as error:
+                self._say_refused(life, error)
         before = self.taken
         for step, answers in enumerate(self._experience.take(self._lengths(), statements)):
             self.taken += answers
@@ -79,16 +85,12 @@ class SharedLengths:
         if self.taken and not before:
             log.info("lengths of answers are learned together with the other gates of the ledger")
 
-    def _read(self, life: str, text: str) -> list[Told] | None:
-        try:
-            return unpacked(text)
-        except BadValueError as error:
-            if life not in self._refused:
-                if len(self._refused) >= MOST_LIVES:
-                    self._refused.clear()
-                self._refused.add(life)
-                log.warning("what gate %s has learned is left alone: %s", printable(life, 80), error)
-            return None
+    def _say_refused(self, life: str, error: BadValueError) -> None:
+        if life not in self._refused:
+            if len(self._refused) >= MOST_LIVES:
+                self._refused.clear()
+            self._refused.add(life)
+            log.warning("what gate %s has learned is left alone: %s", printable(life, 80), error)
 
     async def _keep(self) -> None:
         while True:

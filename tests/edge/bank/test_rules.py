@@ -412,6 +412,7 @@ def test_what_is_only_told_is_told_to_the_others_and_lent_to_nobody(bank: Any) -
         line = Line("tokens acme", 0, taken, 0, 0, taken)
         answer, woken = bank.call(Call(branch, number, LEASE_MS, (line,)))
         assert woken == []
+        assert isinstance(answer, Answer)
         return answer
 
     assert call("a", 1, 70).slices["tokens acme"] == Slice(0, 0)

@@ -29,7 +29,7 @@ def packed(statement: list[Told]) -> str:
     """As much of it as has room in a note, the first before the others; empty where there is nothing."""
     while statement:
         rows = [[list(one.key), one.faded, one.limit, one.hundredths, one.bins] for one in statement]
-        text = base64.b85encode(zlib.compress(orjson.dumps([VERSION, MEMORY, rows]), 6)).decode()
+        text = base64.b64encode(zlib.compress(orjson.dumps([VERSION, MEMORY, rows]), 6)).decode()
         if len(text) <= LONGEST_NOTE:
             return text
         statement = statement[: min(len(statement) - 1, len(statement) * LONGEST_NOTE // len(text))]
@@ -40,7 +40,7 @@ def unpacked(text: str) -> list[Told]:
     """Raises BadValueError for what `packed` did not give, or gave in another version."""
     try:
         unzip = zlib.decompressobj()
-        data = unzip.decompress(base64.b85decode(text), _LARGEST_BYTES)
+        data = unzip.decompress(base64.b64decode(text, validate=True), _LARGEST_BYTES)
         if unzip.unconsumed_tail or not unzip.eof:
             raise ValueError("more than there may be")
         document = orjson.loads(data)
