@@ -13,6 +13,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvbudget.gate.bank.bank import PATIENCE_MS
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
 from kvbudget.gate.kept import SPREAD
 from kvbudget.gate.policies import Policy
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 _ACCOUNTS: Final = (BLOCKS, SEQUENCES)
 _MS: Final = 10**6
-_ROOM_SEEN_NS: Final = 1_500_000_000  # an idle slice is called for at once, and again when a lease is half over
+# An idle slice is called for at once, and again when a lease is half over; until it has waited PATIENCE_MS longer than
+# they, others may go before it.
+_ROOM_SEEN_NS: Final = PATIENCE_MS * _MS + 1_000_000_000
 _LOOK_NS: Final = 20 * _MS
 
 
