@@ -12,13 +12,10 @@ from kvbudget.gate.refusals import Refusal
 from kvbudget.gate.tenants import ALL_OTHERS, TenantLimits, limits_of
 
 MINUTE_NS = 60 * 10**9
-STALE_NS = (
-    3 * 10**9
-)  # after which what other gates said of their tokens is not gone by any more: they say it each second
+# After which what other gates said of their tokens is not gone by any more: they say it each second.
+STALE_NS = 3 * 10**9
 SOON_NS = 50_000_000  # by when they will have said it anew
 MOST_BUCKETS = 4096  # names come from outside; beyond that, whoever was seen longest ago starts anew
-
-
 _NOTHING: Mapping[str, int] = {}
 
 
