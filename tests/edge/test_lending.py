@@ -107,6 +107,7 @@ Scene = Callable[[Stand], Awaitable[None]]
 def play(scene: Scene, *, gates: int = 2, step_s: float = 0.005, **serve: Any) -> None:
     async def run() -> None:
         ledger = Ledger()
+        ledger.bank = Bank(settling_until_ms=ledger.now_ms() + serve.pop("settles_ms", 0))
         pool = EngineSettings(num_blocks=POOL + 1, block_size=16, max_model_len=1024, step_cost_s=step_s)
         engine = await start_engine(pool)
         config = replace(GateConfig(policy=Policy.WORST_CASE, abort_tail_ns=0), **serve.pop("config", {}))
@@ -363,6 +364,35 @@ def test_a_tenant_s_limits_are_of_all_gates() -> None:
         await stand.until(lambda: limits.tokens_left("a", time.monotonic_ns())[0] == 100_000)  # type: ignore[index]
 
     play(scene, config=limits)
+
+
+def test_requests_of_a_tenant_at_one_moment_wait_for_a_word_each_and_none_is_refused_while_its_tokens_are_there() -> (
+    None
+):
+    limits = {"tenants": {"a": TenantLimits(tokens_per_minute=Tokens(600))}}
+
+    async def scene(stand: Stand) -> None:
+        client, mine = stand.clients[0], {"x-kvbudget-tenant": "a"}
+        ask = {"model": "embedded", "prompt": "hi", "max_tokens": 40, "ignore_eos": True}
+        many = [client.post("/v1/completions", json=ask, headers=mine) for _ in range(10)]
+        answers = await asyncio.gather(*many)
+        assert [answer.status_code for answer in answers] == [200] * 10
+
+    play(scene, config=limits, step_s=0.001)
+
+
+def test_a_gate_is_not_ready_while_a_ledger_without_memory_gives_room_to_nobody() -> None:
+    async def scene(stand: Stand) -> None:
+        async with httpx.AsyncClient(base_url=stand.gates[0].admin_url) as admin:
+            await stand.until(lambda: stand.gates[0].gate.ledger_settles)
+            answer = await admin.get("/ready")
+            assert answer.status_code == 503
+            assert "no room until earlier leases are over" in answer.json()["problem"]
+            await stand.until(lambda: not stand.gates[0].gate.ledger_settles)
+            assert (await admin.get("/ready")).status_code == 200
+        assert (await stand.chat(0)).status_code == 200
+
+    play(scene, lease_seconds=1.0, settles_ms=1_500)
 
 
 def test_what_one_gate_learns_of_answers_the_other_knows() -> None:

@@ -13,6 +13,7 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import tiers_of
 
 _DOWN: Final = "engine down"
+_SETTLES: Final = "the shared ledger is new or lost its memory: it gives no room until earlier leases are over"
 
 
 def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:
@@ -53,7 +54,8 @@ def held_blocks(gateway: Gateway, member: Member) -> int | None:
 def problem_of(gateway: Gateway) -> str:
     """Why no instance takes requests; empty where one does."""
     if gateway.fleet.backend_up:
-        return ""
+        taking = [member for member in gateway.fleet.members if not _out_of_service(member)]
+        return _SETTLES if taking and all(member.gate.ledger_settles for member in taking) else ""
     told = [(member, gateway.backends[member.name].facts.problem) for member in gateway.fleet.members]
     if not told:
         return gateway.backend.facts.problem or _DOWN

@@ -196,8 +196,12 @@ class Lending:
 
     def _resume(self) -> None:
         coming, self._coming = self._coming, []
-        for _, then in coming:
-            then()
+        for one in coming:
+            # One of its tenant's took what was left of the last word: the next word is waited for, one request each.
+            if self.replica.lacks_word(one[0], self._now_ns()):
+                self._next.append(one)
+            else:
+                one[1]()
         if not self._next or (self.replica.is_calling and not self._member.gate.ledger_lost):
             return
         coming, self._next = self._next, []

@@ -90,7 +90,7 @@ class SharedLengths:
             if len(self._refused) >= MOST_LIVES:
                 self._refused.clear()
             self._refused.add(life)
-            log.warning("what gate %s has learned is left alone: %s", printable(life, 80), error)
+            log.warning("what gate %s has learned is left alone: %s", printable(" ".join(life.split()), 80), error)
 
     async def _keep(self) -> None:
         while True:

@@ -131,7 +131,8 @@ class SliceChanged(NamedTuple):
     `yields_to`: nobody of this class, or less urgent, is let in: one at another gate has waited much longer.
     `tenants_elsewhere`: blocks that the others have reserved for tenants whose blocks are limited; None: not told.
     `gates`: how many there are, with this one. `tokens_elsewhere`: that the others have taken of those of a minute, by
-    tenant, and that have not come back since."""
+    tenant, and that have not come back since. `settling`: nothing more is given to anybody until leases of before are
+    over."""
 
     blocks: Blocks
     sequences: int
@@ -142,6 +143,7 @@ class SliceChanged(NamedTuple):
     gates: int = 1
     tenants_elsewhere: Mapping[str, int] | None = None
     tokens_elsewhere: Mapping[str, int] | None = None
+    settling: bool = False
 
 
 class BackendChanged(NamedTuple):

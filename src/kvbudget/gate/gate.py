@@ -112,6 +112,7 @@ class Gate:
         self._now_ns = 0
         self._slice_until_ns = _FOR_EVER_NS  # of a pool that several gates share; then nothing of it is ours
         self.ledger_lost = False
+        self.ledger_settles = False  # it gives no room to anybody until leases of before are over
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Progressed: self._progressed,
@@ -406,6 +407,7 @@ class Gate:
     def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
         self._slice_until_ns = event.until_ns
         self.ledger_lost = False
+        self.ledger_settles = event.settling and not event.blocks
         more = self.promises.slice_changed(event)
         self.last_look.forget()
         limits = self.fairness.limits

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kvbudget.gate.bank.experience import MOST_HABITS, MOST_LIVES, Experience, Told
+from kvbudget.gate.bank.experience import MOST_HABITS, MOST_HEARD, MOST_LIVES, Experience, Told
 from kvbudget.gate.lengths import MAX_KEYS, MEMORY, Habit, Lengths
 
 LENGTHS = (10, 50, 100, 200, 400, 800)
@@ -195,10 +195,24 @@ def test_what_is_remembered_of_others_is_bounded() -> None:
         list(experience.take(lengths, {str(number): [row]}))
     assert sum(experience.take(lengths, {str(MOST_LIVES): [row]})) == 0.0
     assert sum(experience.take(lengths, {"0": [row]})) == 1.0  # the oldest was forgotten
-    many = [Told(("r", str(number)), 1.0, 16, 100, ((3, 100, 100),)) for number in range(MOST_HABITS + 1)]
-    list(experience.take(lengths, {"x": many}))
+
+
+def test_evidence_counts_once_however_many_habits_a_gate_tells_of() -> None:
+    """A habit that was forgotten is learned from anew from its next statement on: too little rather than twice."""
+    experience, lengths = Experience(), Lengths()
+    root = Told((), 1.0, 0, 100, ((3, 100, 100),))
+    many = [Told(("r", str(number)), 1.0, 16, 100, ((3, 100, 100),)) for number in range(MOST_HEARD + 10)]
+    taken = sum([sum(experience.take(lengths, {"x": [root, *many[k : k + 8]]})) for k in range(0, len(many), 8)])
+    assert taken == 1.0
     habit = lengths.habit_of(("r", "0"), 16)
     assert habit is not None
-    before = habit.answers
+    before = habit.faded
     list(experience.take(lengths, {"x": many[:1]}))
-    assert habit.answers > before
+    assert habit.faded == before == 1.0
+    list(experience.take(lengths, {"x": [Told(("r", "0"), 2.0, 16, 200, ((3, 200, 200),))]}))
+    assert 1.9 < habit.faded < 2.1
+    others = [{str(number): [root]} for number in range(MOST_LIVES + 1)]
+    for one in others:
+        list(experience.take(lengths, one))
+    list(experience.take(lengths, {"x": many[:1]}))  # the life was forgotten, and is a new one
+    assert habit.faded > 2.9

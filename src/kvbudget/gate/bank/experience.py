@@ -17,6 +17,7 @@ from kvbudget.gate.lengths import LIMIT_SHARE, MEMORY, Evidence, Key, Lengths
 from kvbudget.pool.survival import BINS, WIDTHS_FLOAT
 
 MOST_HABITS: Final = 64  # in one statement
+MOST_HEARD: Final = 512  # of one gate, whose last evidence is remembered
 MOST_LIVES: Final = 128  # whose last statements are remembered; more than a board keeps
 _FADES: Final = 1.0 - 1.0 / MEMORY
 _HUNDRED: Final = 100.0
@@ -42,7 +43,8 @@ class Experience:
     """
 
     def __init__(self) -> None:
-        self._heard: OrderedDict[str, dict[Key, Told]] = OrderedDict()
+        self._heard: OrderedDict[str, OrderedDict[Key, Told]] = OrderedDict()
+        self._forgot: set[str] = set()  # lives of which habits were forgotten
 
     def told(self, lengths: Lengths, most: int = MOST_HABITS) -> Iterator[Told]:
         """What was seen here: of `most` habits, those that were in use last."""
@@ -66,19 +68,24 @@ class Experience:
         """
         news: dict[Key, tuple[int, Evidence]] = {}
         for life, statement in statements.items():
-            heard = self._heard.setdefault(life, {})
+            heard = self._heard.setdefault(life, OrderedDict())
             self._heard.move_to_end(life)
             for told in statement:
-                more = _since(told, heard.get(told.key))
-                if _is_news(more):
+                known = heard.get(told.key)
+                # Of one that was forgotten nobody knows what was taken before: too little is learned rather than twice.
+                more = _NOTHING if known is None and life in self._forgot else _since(told, known)
+                if known is None or _is_news(more):
                     limit, before = news.get(told.key, (told.limit, _NOTHING))
-                    news[told.key] = limit, before.plus(more)
+                    if _is_news(more):
+                        news[told.key] = limit, before.plus(more)
                     heard[told.key] = told
-                if len(heard) > MOST_HABITS:
-                    del heard[next(iter(heard))]
+                heard.move_to_end(told.key)
+                if len(heard) > MOST_HEARD:
+                    heard.popitem(last=False)
+                    self._forgot.add(life)
                 yield 0.0
         while len(self._heard) > MOST_LIVES:
-            self._heard.popitem(last=False)
+            self._forgot.discard(self._heard.popitem(last=False)[0])
         for key in sorted(news, key=len):  # the coarser ones come first, so that others find theirs
             limit, seen = news[key]
             habit = lengths.habit_of(key, limit)

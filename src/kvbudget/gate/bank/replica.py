@@ -121,6 +121,10 @@ class Replica:
         pool may be had at once."""
         return self._ask_for(event, now_ns) is not None
 
+    def lacks_word(self, event: Arrived, now_ns: int) -> bool:
+        """Whether its tenant's tokens would do, and only what other gates have taken meanwhile is not known."""
+        return now_ns >= self._not_before_ns and _ask_for_word(self.gate, event, now_ns) is not None
+
     def call_for(self, events: Sequence[Arrived], now_ns: int) -> Call | None:
         """The call to make before these are given to the gate; None if that would be in vain."""
         ask = None if self.is_calling else self._ask_for(events[0], now_ns)
@@ -178,6 +182,7 @@ class Replica:
             max(1, self.branch.branches),
             self._elsewhere_of(TENANT) if self.tells_tenants else None,
             self._elsewhere_of(TOKENS) if self.tells_tenants else None,
+            self.branch.settling,
         )
 
     def _elsewhere_of(self, prefix: str) -> dict[str, int]:
@@ -214,10 +219,11 @@ class Replica:
 
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
-        ask = self._coming or self._first_waiting(now_ns)
+        coming = self._coming
+        ask = coming if coming is not None and coming.sequences else self._first_waiting(now_ns)
         asked = ask or _Ask(0, 0, 0, now_ns)
         ledger = gate.ledger
-        blocks, sequences = self._promised_blocks(asked.blocks), ledger.sequences
+        blocks, sequences = self._promised_blocks(asked.blocks, now_ns), ledger.sequences
         needs_blocks, needs_sequences = max(blocks, asked.blocks), max(sequences, asked.sequences)
         alone = not blocks and not branch.elsewhere.get(BLOCKS, 0)  # then what others took of it is not our business
         limit = ledger.pool_blocks - (0 if alone else gate.promises.taken_blocks)
@@ -244,18 +250,21 @@ class Replica:
 
     def _ask_for(self, event: Arrived, now_ns: int) -> _Ask | None:
         """What to ask for one who comes; None where it does not lack our slice, or asking would be in vain now."""
-        branch = self.branch
-        if branch.short or branch.settling or now_ns < self._not_before_ns or self.gate.queue:
+        if now_ns < self._not_before_ns:
             return None
-        return _ask_of(self.gate, event, now_ns) or _ask_for_word(self.gate, event, now_ns)
+        in_vain = self.branch.short or self.branch.settling or self.gate.queue
+        ask = None if in_vain else _ask_of(self.gate, event, now_ns)
+        return ask or _ask_for_word(self.gate, event, now_ns)
 
-    def _promised_blocks(self, asked_blocks: int) -> Blocks:
+    def _promised_blocks(self, asked_blocks: int, now_ns: int) -> Blocks:
         """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned
         lengths say of the living has to be kept up to date with every request once it was asked for, which takes a
         third of a gate's time."""
         ledger = self.gate.ledger
         peaks = ledger.peak_sum_blocks
         most = max(peaks, asked_blocks)
+        if self.branch.is_lost(now_ns):  # what is kept from here on has to be enough for all that they may come to
+            return peaks
         if not self.branch.short and 2 * most <= ledger.pool_blocks - self.promised_elsewhere:
             return peaks
         return self.gate.promised_blocks()
