@@ -56,11 +56,12 @@ def test_every_part_is_drawn_the_other_worker_is_a_click_away_and_signing_out_is
         expect(page.locator("#worker")).to_contain_text(f"Worker {1 - other} of 2")
         forecast = page.locator("#t-forecast tbody tr")
         expect(forecast).to_have_count(1, timeout=20_000)
-        expect(forecast.locator("td").last).to_have_text("512")  # nobody holds any of the pool
+        expect(forecast.locator("td").last).to_have_text("512", timeout=25_000)  # nobody holds any; asked every 10 s
         expect(page.locator("#t-tenants thead")).to_contain_text("tenant")
         expect(page.locator("#t-instances tbody tr")).to_have_count(1)
         expect(page.locator("#t-ends tbody tr")).to_contain_text("finished")
         page.click("#worker a")
+    expect(page.locator("#worker")).to_contain_text("Worker 0 of 2")  # a page under way would end the next one
     page.goto(f"{gate['admin']}/live?worker=1&lang=en#h-ends")
     page.click("#language")
     expect(page.locator("h1")).to_have_text("实时准入")
@@ -73,6 +74,7 @@ def test_what_the_gate_does_not_foretell_is_a_dash_and_no_end_of_the_page(visit:
     page = visit(f"{gate['admin']}/login?lang=en")
     page.fill('input[name="token"]', "s3cret")
     page.keyboard.press("Enter")
+    expect(page.locator('input[name="token"]')).to_have_count(0)  # signed in: a page under way would end the next one
     forecast = {"name": "a", "demand_tokens": 1, "capacity_tokens": 2, "forecast": None, "drain": None}
     page.route("**/v1/forecast", lambda route: route.fulfill(json={"instances": [forecast]}))
     page.goto(f"{gate['admin']}/live?lang=en")
