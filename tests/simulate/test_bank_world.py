@@ -151,6 +151,7 @@ def never_settles(settling_until_ms: int) -> Bank:
     return Bank()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(
     not str(bank.__file__).endswith(".py"),
     reason="nothing can inherit from what is compiled: no wrong rule in its place",
