@@ -6,13 +6,13 @@ said once, and tried again the next time.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from kvbudget.edge.bank.lengths_note import packed, unpacked
 from kvbudget.edge.bank.store import BankStore, LedgerError
+from kvbudget.edge.repeated import Repeated
 from kvbudget.errors import BadValueError, printable
 from kvbudget.gate.bank.board import Put
 from kvbudget.gate.bank.experience import MOST_LIVES, Experience, Told
@@ -37,26 +37,23 @@ class SharedLengths:
         self._store = store
         self._life = life
         self._lengths = lengths
-        self._every_s = every_s
         self._experience = Experience()
         self._number = 0
         self._seen = 0
         self._left = ""  # the text that lies there
         self._refused: set[str] = set()  # lives whose notes cannot be read
         self._fails = False
-        self._task: asyncio.Task[None] | None = None
+        self._sharing = Repeated(
+            "shared lengths", self._share, every_s, "what was learned could not be shared", at_once=False
+        )
 
     def start(self) -> None:
         """Go on until `close`."""
-        self._task = asyncio.create_task(self._keep(), name="shared lengths")
+        self._sharing.start()
 
     async def close(self) -> None:
         """End it; may be called in any state. What was told last stays for those who come."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._sharing.close()
 
     async def exchange(self) -> None:
         """Leave what was seen here, and take in what others have seen. Raises LedgerError."""
@@ -92,17 +89,13 @@ class SharedLengths:
             self._refused.add(life)
             log.warning("what gate %s has learned is left alone: %s", printable(" ".join(life.split()), 80), error)
 
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            try:
-                await self.exchange()
-            except LedgerError as error:
-                self._say_failed(error)
-            except Exception:  # a bug here must not end the sharing for good, still less the gate
-                log.exception("what was learned could not be shared")
-            else:
-                self._fails = False
+    async def _share(self) -> None:
+        try:
+            await self.exchange()
+        except LedgerError as error:
+            self._say_failed(error)
+        else:
+            self._fails = False
 
     def _say_failed(self, error: LedgerError) -> None:
         if not self._fails:

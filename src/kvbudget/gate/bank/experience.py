@@ -74,10 +74,11 @@ class Experience:
                 known = heard.get(told.key)
                 # Of one that was forgotten nobody knows what was taken before: too little is learned rather than twice.
                 more = _NOTHING if known is None and life in self._forgot else _since(told, known)
-                if known is None or _is_news(more):
+                is_news = _is_news(more)
+                if is_news:
                     limit, before = news.get(told.key, (told.limit, _NOTHING))
-                    if _is_news(more):
-                        news[told.key] = limit, before.plus(more)
+                    news[told.key] = limit, before.plus(more)
+                if is_news or known is None:
                     heard[told.key] = told
                 heard.move_to_end(told.key)
                 if len(heard) > MOST_HEARD:
