@@ -199,6 +199,7 @@ class GateService:
                 settings.port,
                 settings.server_limits,
                 on_error=lambda status, code, message: error_body(message, None, None, code),
+                error_headers=self.reception.unread,
                 tls=None if self._tls is None else self._tls.context,
                 trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
                 shared=self.worker is not None,

@@ -39,9 +39,9 @@ export function problem(text) {
   place.textContent = text;
 }
 
-// Why the API refused: the admin port says it in one sentence, the pages' own paths with what to do.
+// Why the API refused, and what to do where that is said.
 export function refusalIn({ error }) {
-  return typeof error === "string" ? error : `${error.message}; ${error.fix}`;
+  return error.fix ? `${error.message}; ${error.fix}` : error.message;
 }
 
 export function swatch(key, text) {
