@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 from kvbudget import __version__
 from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
+from kvbudget.units import decimal_number, whole_number
 
 EXIT_GOOD = 0
 EXIT_FINDING = 1
@@ -62,6 +63,11 @@ class _Parser(argparse.ArgumentParser):
 
     wants_json = False
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.register("type", int, _whole)
+        self.register("type", float, _decimal)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # argparse's own signature
         """As argparse's; an unknown flag is an error that names a near one."""
         found, unknown = self.parse_known_args(args, namespace)
@@ -102,6 +108,22 @@ class _Parser(argparse.ArgumentParser):
                 dashes = difflib.get_close_matches(flag[:64], known, n=1, cutoff=0.6)
             hints += dashes[:1]
         return f"; did you mean {', '.join(dict.fromkeys(hints))}?" if hints else ""
+
+
+def _whole(text: str) -> int:
+    """What a flag of type int takes: `int` itself takes 1_000 and the digits of any script."""
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _decimal(text: str) -> float:
+    """What a flag of type float takes: `float` itself takes nan and inf as well."""
+    try:
+        return decimal_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

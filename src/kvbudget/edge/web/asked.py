@@ -18,7 +18,7 @@ from kvbudget.planner.paper import PRECISIONS, Shape, model_of_shape, precision_
 from kvbudget.planner.request import Amount, Plan, PlanRequest
 from kvbudget.planner.sizes import memory_size
 from kvbudget.planner.workload.lengths import Lengths, parse_lengths
-from kvbudget.units import Bytes, Tokens, parse_length
+from kvbudget.units import Bytes, Tokens, decimal_number, is_digits, parse_length
 
 ENGINE = "vllm@0.32"
 DEFAULTS: Mapping[str, str] = {
@@ -150,7 +150,7 @@ def _model(asked: Asked) -> tuple[Model, str]:
 
 def _whole(fields: Mapping[str, str], name: str) -> int:
     text, most = fields[name], _MOST[name]
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+    number = int(text) if is_digits(text) and len(text) <= 9 else 0
     if not 1 <= number <= most:
         raise BadValueError(f"{name}: {text[:40]!r} is out of range", fix=f"a whole number from 1 to {most:,}")
     return number
@@ -158,7 +158,7 @@ def _whole(fields: Mapping[str, str], name: str) -> int:
 
 def _share(text: str) -> float:
     try:
-        share = float(text)
+        share = decimal_number(text)
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
@@ -168,7 +168,7 @@ def _share(text: str) -> float:
 
 def _price(text: str) -> float:
     try:
-        price = float(text)
+        price = decimal_number(text)
     except ValueError:
         price = 0.0
     if not 0 < price <= LARGEST_PRICE:
