@@ -123,6 +123,8 @@ def _decimal(text: str) -> float:
     try:
         return decimal_number(text)
     except ValueError as error:
+        if text.lower().lstrip("-") in ("nan", "inf", "infinity"):
+            raise argparse.ArgumentTypeError(f"{text} is out of range") from None
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

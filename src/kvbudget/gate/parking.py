@@ -100,7 +100,7 @@ class Parking:
     def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
         if event.deadline_ns is not None:
             return event.deadline_ns - now_ns
-        # Who comes while nobody can be let in is worth the wait for that: all other gates of the pool are closed as well.
+        # Who comes while nobody can be let in waits for that: all other gates of the pool are closed as well.
         return self._promises.closed_ns(now_ns) + self._config.worthwhile_wait_ns
 
     def expected_wait_ns(self, event: Arrived, footprint: Footprint, credit: int, now_ns: int) -> int | None:
