@@ -32,8 +32,8 @@ def test_no_flag_takes_what_only_python_takes_for_a_number() -> None:
     for name, action in _numbers():
         parser = parser_of(name)
         for odd in ODD:
-            if odd in ("", "-inf") or (odd in ("nan", "inf") and action.type not in (int, float)):
-                continue  # an option to argparse; refused by the planner, with a word about each
+            if odd in ("", "-inf") or (odd in ("nan", "inf") and action.type is not int):
+                continue  # an option to argparse; refused by each command, with a word about the flag
             with pytest.raises(argparse.ArgumentError):
                 parser._get_values(action, [odd])
         assert parser._get_values(action, ["7"]) == 7
@@ -89,6 +89,12 @@ def test_no_other_text_takes_it(odd: str) -> None:
     ):
         with pytest.raises((BadValueError, BadConfigError)):
             refused()
+
+
+def test_the_latency_of_a_made_ledger_is_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    for odd in ("nan", "inf", "-1"):
+        assert main(["simulate", "--scenario", "steady", "--gates", "2", f"--ledger-rtt={odd}"]) == 2
+        assert "ledger-rtt" in capsys.readouterr().err
 
 
 def test_a_capacity_is_a_length_or_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

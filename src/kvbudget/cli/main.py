@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 from kvbudget import __version__
 from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
-from kvbudget.units import decimal_number, whole_number
+from kvbudget.units import any_number, whole_number
 
 EXIT_GOOD = 0
 EXIT_FINDING = 1
@@ -119,12 +119,10 @@ def _whole(text: str) -> int:
 
 
 def _decimal(text: str) -> float:
-    """What a flag of type float takes: `float` itself takes nan and inf as well."""
+    """What a flag of type float takes; nan and inf, which each command refuses by what the flag is about."""
     try:
-        return decimal_number(text)
+        return any_number(text)
     except ValueError as error:
-        if text.lower().lstrip("-") in ("nan", "inf", "infinity"):
-            raise argparse.ArgumentTypeError(f"{text} is out of range") from None
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
