@@ -110,6 +110,7 @@ FINDINGS = {
     "little_headroom": "CUDA graphs of an older version find too little memory beside its share.",
     "batch_default_assumed": "No card is given: the batch, which windows hold, is that of small cards.",
     "weights_doubtful": "The weight files are far smaller or larger than what config.json describes.",
+    "weights_assumed": "Of the ledger page: a shape has no weights, and those of a plain decoder around it are taken.",
     "no_kv_memory": "Nothing is left for the cache, or what is left cannot hold one request.",
     "max_model_len_beyond_model": "Longer than config.json allows.",
     "architecture_contradicts_model_type": "`architectures` names a class of another family than `model_type`.",

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from kvbudget.edge.web import catalogue
 from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused, told_error
-from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
+from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, in_words_of_the_page, plan_asked
 from kvbudget.edge.web.budget_export import budget_toml, config_text
 from kvbudget.edge.web.examples import examples_told
 from kvbudget.edge.web.simulation import Simulator
@@ -117,7 +117,7 @@ async def _plan(request: Request) -> Response:
         state = await _state(request)
         document = await asyncio.to_thread(_document, state)
     except InputError as error:
-        return refused(error)
+        return refused(in_words_of_the_page(error))
     return as_json(document)
 
 
@@ -137,7 +137,7 @@ async def _export(request: Request) -> Response:
     try:
         content = await asyncio.to_thread(write, await _state(request))
     except InputError as error:
-        return refused(error)
+        return refused(in_words_of_the_page(error))
     return Response(
         content, media_type=kind, headers={**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
     )
