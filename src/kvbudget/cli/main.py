@@ -16,7 +16,7 @@ EXIT_GOOD = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
 _OBJECTS_BETWEEN = 50_000  # one plan makes fewer than this, and no garbage that is worth a look
-_LONGEST_SHOWN, _MOST_HINTS = 200, 8
+_LONGEST_SHOWN, _MOST_HINTS, _MOST_OF_ONE = 200, 8, 3
 _JSON = "--json"
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -101,12 +101,7 @@ class _Parser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if not flag.startswith("-"):
                 continue
-            dashes = [name for name in (f"-{flag.lstrip('-')}", f"--{flag.lstrip('-')}") if name in known]
-            if not dashes:
-                import difflib  # only an error needs it
-
-                dashes = difflib.get_close_matches(flag[:64], known, n=1, cutoff=0.6)
-            hints += dashes[:1]
+            hints += _near(flag[:64], known)
         return f"; did you mean {', '.join(dict.fromkeys(hints))}?" if hints else ""
 
 
@@ -124,6 +119,20 @@ def _decimal(text: str) -> float:
         return any_number(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _near(flag: str, known: list[str]) -> list[str]:
+    """Which flags may have been meant: with other dashes, one that goes on where this ends, or one written alike."""
+    bare = flag.lstrip("-")
+    for name in (f"-{bare}", f"--{bare}"):
+        if name in known:
+            return [name]
+    longer = [name for name in known if name.startswith(f"--{bare}-")] if bare else []
+    if longer:
+        return longer[:_MOST_OF_ONE]
+    import difflib  # only an error needs it
+
+    return difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -95,8 +95,9 @@ function query() {
 
 async function remember() {
   const address = query();
-  const lang = new URLSearchParams(location.search).get("lang");
-  if (lang) address.set("lang", lang);
+  for (const [name, value] of new URLSearchParams(location.search)) {
+    if (!(name in defaults)) address.append(name, value); // the language, and what is not ours
+  }
   const behind = new URLSearchParams();
   if (config) behind.set("config", await packed(config));
   if (kept) behind.set("kept", kept);
