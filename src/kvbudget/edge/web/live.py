@@ -145,6 +145,7 @@ def _request(living: Reservation, left_ns: int, now_ns: int) -> dict[str, object
         "prompt_tokens": sum(living.footprint.prompts),
         "max_new_tokens": living.footprint.max_new_tokens,
         "seen_tokens": living.seen_tokens,
+        "is_watched": living.paced,  # else nothing of its answer is seen before it ends
         "age_ms": (now_ns - living.made_ns) // 1_000_000,
         "left_ms": left_ns // 1_000_000,
     }
