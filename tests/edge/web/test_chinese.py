@@ -59,7 +59,7 @@ def _sentences(query: str) -> Iterator[str]:
     for part in document["bar"]:
         yield part["note"]
     for row in document["naive"]:
-        yield from (row["name"], row["why"])
+        yield from (row["name"], row["why"], row["said_text"], row["ours_text"])
     for row in document["retreat"]:
         yield from (row["name"], row["flag"], row["note"])
     for row in document["changes"]:

@@ -84,6 +84,8 @@ export const CHINESE = {
     ["; ([\\d,]+) of ([\\d,]+) tokens at the low end of the estimate", "；取估计下限时为 $1 个 $2 token 的请求"],
     ["; ([\\d,]+) at the low end of the estimate", "；取估计下限时为 $1 个"],
     ["; ([\\d,]+) on ([\\d,]+) engines", "；$2 个引擎上共 $1 个"],
+    ["^(.+) a request$", "每请求 $1"],
+    ["^([\\d,]+) requests?$", "$1 个请求"],
     ["^([\\d,.]+) blocks × ", "$1 块 × "],
     ["^([\\d,.]+) of the total$", "总显存的 $1"],
     ["^([\\d,]+) parameters from config\\.json$", "由 config.json 算出 $1 个参数"],

@@ -324,8 +324,8 @@ function tables(document_) {
     ["col.blocks", true, (row) => number(row.blocks_each)], ["col.share_one", true, (row) => row.share_text],
   ], document_.splits, (row) => row.requests === document_.figures.concurrency);
   fill(by("t-naive"), [
-    ["col.formula", false, (row) => told(row.name)], ["col.said", true, (row) => row.said_text],
-    ["col.ours", true, (row) => row.ours_text], ["col.ratio", true, (row) => row.ratio_text], ["col.why", false, (row) => told(row.why)],
+    ["col.formula", false, (row) => told(row.name)], ["col.said", true, (row) => told(row.said_text)],
+    ["col.ours", true, (row) => told(row.ours_text)], ["col.ratio", true, (row) => row.ratio_text], ["col.why", false, (row) => told(row.why)],
   ], document_.naive);
   fill(by("t-retreat"), [
     ["col.step", false, (row) => told(row.name)], ["col.flag", false, (row) => told(row.flag)],
