@@ -14,6 +14,7 @@ from reference_texts import (
     ADMIN_PATHS,
     BACKENDS,
     CHARGES,
+    CLAMPED,
     ERRORS,
     EXPLANATIONS,
     FINDINGS,
@@ -39,6 +40,7 @@ from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.edge.surfaces.table import ROWS
+from kvbudget.edge.web.answering import ADMIN_CODES
 from kvbudget.edge.workers.expositions import WORKER_METRICS
 from kvbudget.gate.why import Why
 from kvbudget.planner.budget.schema import BACKEND
@@ -209,7 +211,7 @@ def refusals() -> str:
     lines.append("|---|---|---|---|")
     for refusal, answer in ANSWERS.items():
         lines.append(f"| `{refusal}` | {answer.status} | `{answer.code}` | {REFUSALS[refusal]} |")
-    lines += ["", "`--overload-status` replaces 429.", "", "## Outcomes", ""]
+    lines += ["", "`--overload-status` replaces 429.", "", *CLAMPED, "", "## Outcomes", ""]
     lines += ["Label `outcome` of `kvbudget_requests_total`.", "", "| outcome | meaning |", "|---|---|"]
     lines += [f"| `{outcome}` | {text} |" for outcome, text in OUTCOMES.items()]
     lines += ["", "## Why a request waits", ""]
@@ -253,6 +255,13 @@ def error_codes() -> str:
     lines += [
         f"| {status} | `{code}` |" for code, status in sorted(DATA_PLANE_CODES.items(), key=lambda item: item[::-1])
     ]
+    lines += [
+        "",
+        "On the admin port, in OpenAI's form, with `fix` (what to do) beside `message` where there is something:",
+        "",
+    ]
+    lines += ["| code | type |", "|---|---|"]
+    lines += [f"| `{code}` | `{kind}` |" for code, kind in sorted(ADMIN_CODES.items())]
     return "\n".join(lines)
 
 

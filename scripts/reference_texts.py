@@ -110,6 +110,7 @@ FINDINGS = {
     "little_headroom": "CUDA graphs of an older version find too little memory beside its share.",
     "batch_default_assumed": "No card is given: the batch, which windows hold, is that of small cards.",
     "weights_doubtful": "The weight files are far smaller or larger than what config.json describes.",
+    "weights_assumed": "Of the ledger page: a shape has no weights, and those of a plain decoder around it are taken.",
     "no_kv_memory": "Nothing is left for the cache, or what is left cannot hold one request.",
     "max_model_len_beyond_model": "Longer than config.json allows.",
     "architecture_contradicts_model_type": "`architectures` names a class of another family than `model_type`.",
@@ -206,6 +207,16 @@ ERRORS = {
     "missing_library": "A command of another extra: what to install is said.",
     AccountingError.code: "The ledger was misused: a bug of ours, not of the input; please report it.",
 }
+CLAMPED = [
+    "### Too large a `max_tokens`",
+    "",
+    "A `max_tokens` over the context cap is no reason to refuse: it is clamped to what the cap leaves beside the prompt, and the",
+    "clamped number is written into the forwarded body ([ADR 0003](adr/0003-clamp-or-refuse.md)). With a cap of 8,192 and a prompt",
+    "of 1,000 counted tokens, `max_tokens: 100000` is served as 7,192. The 400 `context_length_exceeded` is for a prompt that leaves no",
+    "room for one token under the cap, and for what the whole pool could never hold: `max_tokens` is not cut for the pool's sake",
+    "where the client named it, so the message names the largest that fits. The other APIs are clamped alike, under",
+    "their own names of the field.",
+]
 HEADERS = """## Headers
 
 | request header | meaning |
@@ -218,14 +229,16 @@ HEADERS = """## Headers
 
 | response header | meaning |
 |---|---|
-| `x-kvbudget-reserved-blocks` | blocks promised to this request at its worst moment |
-| `x-kvbudget-queue-ms` | how long it waited for room |
+| `x-request-id` | of every answer, also to what is malformed; to Anthropic's clients as `request-id` too |
+| `x-kvbudget-reserved-blocks` | blocks promised to this request at its worst moment; 0 of a refusal or an error of the gate |
+| `x-kvbudget-queue-ms` | how long it waited for room, also in vain |
 | `x-kvbudget-prompt-tokens` | what was counted, or charged where no count was to be had |
-| `x-ratelimit-limit-tokens`, `-remaining-tokens`, `-reset-tokens` | the pool in tokens, what is not promised of it, and the time in which this request would give its part back |
+| `x-ratelimit-limit-tokens`, `-remaining-tokens`, `-reset-tokens` | the pool in tokens, what is not promised of it, and the time in which this request would give its part back; of a refusal, until room is expected (as `retry-after-ms`), 0 where waiting does not help |
 | `anthropic-ratelimit-tokens-limit`, `-remaining`, `-reset` | the same on `/v1/messages`, the reset as a time of day |
 | `x-kvbudget-count` | on `/v1/messages/count_tokens`: `exact`, or `bound` where the prompt was only bounded |
 | `retry-after`, `retry-after-ms` | on 429 and 503: when room is expected, 1 to 120 s, lengthened by up to a quarter at random |
 | `x-should-retry` | `false` where the same request can never succeed |
 
-Every other header passes both ways, hop-by-hop ones aside.
+The figures come with every answer on a charged path and with every error of the gate. What passes without a charge is the
+engine's own answer, with `x-request-id` alone. Every other header passes both ways, hop-by-hop ones aside.
 """

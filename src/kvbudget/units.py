@@ -1,6 +1,7 @@
 """Tokens, blocks and bytes: three units that are never mixed, and the named roundings between them."""
 
 import re
+from math import inf, isfinite
 from typing import NewType
 
 from kvbudget.errors import BadValueError
@@ -29,6 +30,10 @@ _LENGTH_UNITS = {"": 1, "k": 1024, "K": 1024, "m": 1024**2, "M": 1024**2}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 # Far beyond any machine; keeps arithmetic on hostile input finite and error messages short.
 _MAX_DIGITS = 24
+# `int` and `float` also take 1_000, nan, inf, a leading + and the digits of any script: nobody means them.
+_WHOLE = re.compile(r"-?[0-9]{1,40}")
+_DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_LONGEST_NUMBER = 40
 
 
 def blocks_for(tokens: int, block_size: int) -> Blocks:
@@ -39,6 +44,31 @@ def blocks_for(tokens: int, block_size: int) -> Blocks:
 def whole_blocks(available: int, bytes_per_block: int) -> Blocks:
     """Whole blocks that `available` bytes hold, rounded down."""
     return Blocks(available // bytes_per_block)
+
+
+def is_digits(text: str) -> bool:
+    """Whether it is nothing but the digits 0 to 9, so that `int` reads it."""
+    return text.isascii() and text.isdigit()
+
+
+def whole_number(text: str) -> int:
+    """A whole number, digits and perhaps a minus. Raises ValueError for all else that `int` would take."""
+    if _WHOLE.fullmatch(text) is None:
+        raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is no whole number")
+    return int(text)
+
+
+def decimal_number(text: str) -> float:
+    """A finite number in decimal notation, `0.5` or `1e-3`. Raises ValueError for all else that `float` would take."""
+    number = float(text) if len(text) <= _LONGEST_NUMBER and _DECIMAL.fullmatch(text) else inf
+    if not isfinite(number):
+        raise ValueError(f"{text[:_LONGEST_NUMBER]!r} is no number")
+    return number
+
+
+def any_number(text: str) -> float:
+    """As `decimal_number`; `nan` and `inf` as well, for whoever refuses them in its own words."""
+    return float(text) if text.lower().lstrip("-") in ("nan", "inf") else decimal_number(text)
 
 
 def parse_size(text: str, what: str = "size") -> Bytes:

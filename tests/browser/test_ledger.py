@@ -206,6 +206,28 @@ def test_the_other_language_says_everything_anew(browser: "Browser", url: str) -
         assert page.locator("h1").text_content() == "KV ledger"
 
 
+def test_in_chinese_the_whole_page_is_chinese(browser: "Browser", url: str) -> None:
+    with opened(browser, f"{url}/ledger?gpu=h100&lang=zh&from=mail") as page:
+        page.wait_for_selector("#findings li")
+        assert page.title() == "KV 容量账本 · kvbudget"
+        assert "放得下" in (page.locator("#verdict").text_content() or "")
+        finding = page.locator("#findings li").first
+        assert "只有形状，没有权重" in (finding.text_content() or "")
+        finding.locator("summary").click()
+        expect(finding.locator("details")).to_contain_text("a shape has no weights: 14.99 GiB are taken")
+        for table in ("#t-bar", "#t-naive", "#t-retreat", "#t-changes"):
+            told = page.locator(f"{table} tbody").text_content() or ""
+            assert not re.findall(r"\b(?:the|of|and|is|are|with|what|every)\b", told), told
+        page.click("#language")
+        expect(page.locator("#verdict")).to_contain_text("FITS")
+        assert page.title() == "KV ledger · kvbudget"
+        assert "a shape has no weights" in (page.locator("#findings li").first.text_content() or "")
+        assert "from=mail" in page.url, "what is not ours stays in the address"
+        page.fill('input[name="context"]', "4k")
+        expect(page.locator('dd[data-figure="needed"]')).to_contain_text("8.00 GiB")
+        assert "from=mail" in page.url
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("state", STATES)
 def test_axe_finds_nothing_serious(browser: "Browser", url: str, state: str, dark: bool) -> None:

@@ -154,5 +154,7 @@ def test_findings_and_the_next_half_hour_are_shown(browser: "Browser", gate: dic
     assert page.locator("#findings li code").all_text_contents() == codes
     expect(page.locator("#t-forecast tbody tr")).to_have_count(1)
     expect(page.locator("#t-forecast tbody tr")).to_contain_text("8,192")
+    expect(page.locator("#t-forecast tbody tr")).to_contain_text("too little seen yet")  # a gate of a minute or two
+    expect(page.locator("#t-forecast tbody tr")).to_contain_text("/ 15 min")
     assert said == []
     page.close()

@@ -151,8 +151,9 @@ def test_with_several_instances_each_who_holds_or_waits_says_where(gate: dict[st
     with urllib.request.urlopen(f"{gate['admin']}/api/live", timeout=20) as answer:
         look = json.load(answer)
     holds = {"tenant": "a", "blocks": 9, "prompt_tokens": 5, "seen_tokens": 1, "max_new_tokens": 9, "left_ms": 12_000}
+    plain = {**holds, "seen_tokens": 0, "is_watched": False, "max_new_tokens": 300}  # not streamed
     waits = {"tenant": "b", "priority": 0, "blocks": 1, "why": "pool", "waited_ms": 1, "left_ms": 1, "expected_ms": 0}
-    first, second = ({**look["instances"][0], "name": name, "requests": [holds], "tier": tier}
+    first, second = ({**look["instances"][0], "name": name, "requests": [holds if tier else plain], "tier": tier}
                      for name, tier in (("short", 0), ("long", 1)))  # fmt: skip
     look["instances"] = [first, second]
     look["queue"] = {"requests": 1, "tokens": 9, "next": [{**waits, "instance": "long", "deadline_in_ms": 1}]}
@@ -163,6 +164,8 @@ def test_with_several_instances_each_who_holds_or_waits_says_where(gate: dict[st
     expect(page.locator("#t-instances tbody tr")).to_have_count(2)
     expect(page.locator("#t-instances tbody tr").nth(1)).to_contain_text("long")
     expect(page.locator("#t-holders tbody tr").nth(1)).to_contain_text("long")
+    expect(page.locator("#t-holders tbody tr").nth(0)).to_contain_text("not seen / 300")
+    expect(page.locator("#t-holders tbody tr").nth(1)).to_contain_text("1 / 9")
     expect(page.locator("#t-queue tbody tr")).to_contain_text("long")
     expect(page.locator("#t-queue tbody tr")).to_contain_text("room in the pool")
     assert page.locator("#pools h3").all_text_contents() == ["short", "long"]

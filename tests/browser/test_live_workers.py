@@ -87,7 +87,9 @@ def test_a_question_that_is_not_answered_leaves_what_was_told_before(visit: "Vis
     page.fill('input[name="token"]', "s3cret")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("Live gate")
-    page.route("**/v1/findings", lambda route: route.fulfill(status=503, json={"error": "no worker serves"}))
+    page.route(
+        "**/v1/findings", lambda route: route.fulfill(status=503, json={"error": {"message": "no worker serves"}})
+    )
     page.goto(f"{gate['admin']}/live?lang=en")
     expect(page.locator("#t-instances tbody tr")).to_have_count(1)
     expect(page.locator("#t-ends thead")).to_contain_text("outcome")

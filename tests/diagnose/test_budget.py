@@ -86,6 +86,26 @@ def test_of_a_gate_with_a_queue_one_thing_holds(changes: dict[str, object], code
     assert [name for name, finding in found.items() if finding is not None] == ([code] if code else [])
 
 
+@pytest.mark.parametrize(
+    ("changes", "policy", "margin"),
+    [
+        ({}, "--policy learned (or trajectory in place of worst-case)", True),
+        ({"policy": "worst-case"}, "--policy learned (or trajectory in place of worst-case)", True),
+        ({"policy": "trajectory", "margin_blocks": None}, "--policy learned: ", True),
+        ({"policy": "learned", "margin_blocks": 0}, "", False),
+    ],
+)
+def test_nobody_is_told_to_take_what_runs_already(changes: dict[str, object], policy: str, margin: bool) -> None:
+    found = gate_budget_full(gate(**changes))
+    assert found is not None
+    told = [action.what for action in found.actions]
+    assert [what for what in told if "--policy" in what and what.startswith(policy)] == (
+        [what for what in told if "--policy" in what] if policy else []
+    )
+    assert any("--policy" in what for what in told) is bool(policy)
+    assert any("margin" in what for what in told) is margin
+
+
 @pytest.mark.parametrize(("elsewhere", "found"), [(0, False), (19, False), (20, True), (None, False)])
 def test_traffic_beside_the_gate_is_told_beyond_what_late_gauges_show(elsewhere: int | None, found: bool) -> None:
     assert (bypass(gate(elsewhere_blocks=elsewhere)) is not None) is found

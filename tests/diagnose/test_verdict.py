@@ -163,6 +163,23 @@ def test_the_gate_and_its_engine_are_judged_together() -> None:
     assert of(full, gates=(gate,)).verdict == "pool_full"
 
 
+def test_a_queue_behind_a_gate_has_one_name_and_not_two_that_contradict() -> None:
+    """73 % in use, and the next is large: the gate says that its promises are what is used up, and has the figures."""
+    seen = window(usage=0.73, running=2, waiting=3)
+    assert codes(of(seen))[0] == "pool_full"
+    assert "is full" not in of(seen).first.message
+    assert "no room for one more like those that run: 73.0 % in use" in of(seen).first.message
+    gate = GateWindow("a", 30.0, 1000, 960, 730, 0, 0, 7, 9_000, policy="learned")
+    both = of(seen, gates=(gate,))
+    assert (both.verdict, "pool_full" in codes(both)) == ("budget_full", False)
+    idle = GateWindow("a", 30.0, 1000, 500, 730, 0, 0, 0, 0)
+    assert of(seen, gates=(idle,)).verdict == "pool_full"
+    preempted = window(usage=0.73, running=2, waiting=3, preemptions=9)
+    assert of(preempted, gates=(gate,)).verdict == "pool_full"
+    told = [action.what for finding in of(preempted, gates=(gate,)).findings for action in finding.actions]
+    assert not [what for what in told if "put the gate in front" in what]
+
+
 def test_a_gate_alone_is_enough() -> None:
     assert of(gates=(GateWindow("a", 30.0, 1000, 100, 90, 0, 20, 0, 0),)).verdict == "healthy"
     assert of(gates=(GateWindow("a", 30.0),)).verdict == "insufficient_data"

@@ -242,7 +242,7 @@ def test_a_program_that_guesses_is_slowed_down_and_one_that_knows_never_is(play:
                 limited = await program.get(path, headers={**bearer("another"), **HTML})
                 assert limited.status_code == 429
                 assert 1 <= int(limited.headers["retry-after"]) <= 10
-                assert "too many wrong tokens" in limited.json()["error"]
+                assert "too many wrong tokens" in limited.json()["error"]["message"]
             assert (await program.get("/v1/state", headers=bearer("s3cret"))).status_code == 200
             assert (await program.get("/health", headers=bearer("another"))).status_code == 200  # it wants none
             assert (await program.get("/v1/state")).status_code == 401  # nothing was guessed

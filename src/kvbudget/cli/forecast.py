@@ -14,7 +14,7 @@ from kvbudget.diagnose.forecast.score import Figures
 from kvbudget.edge.demand_series import DemandSeries, read_demand
 from kvbudget.edge.whole_file import write_whole
 from kvbudget.errors import BadValueError, printable
-from kvbudget.units import parse_length
+from kvbudget.units import any_number, parse_length
 
 SCHEMA = "kvbudget.forecast/1"
 _DEFAULT_COLUMN = "kv_tokens"
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _capacity(text: str) -> float:
     try:
-        return float(text)
+        return any_number(text)
     except ValueError:
         return float(parse_length(text, "--capacity-tokens"))
 

@@ -10,12 +10,13 @@ from typing import Any, NoReturn, Protocol
 from kvbudget import __version__
 from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
+from kvbudget.units import any_number, whole_number
 
 EXIT_GOOD = 0
 EXIT_FINDING = 1
 EXIT_USAGE = 2
 _OBJECTS_BETWEEN = 50_000  # one plan makes fewer than this, and no garbage that is worth a look
-_LONGEST_SHOWN, _MOST_HINTS = 200, 8
+_LONGEST_SHOWN, _MOST_HINTS, _MOST_OF_ONE = 200, 8, 3
 _JSON = "--json"
 EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -62,6 +63,11 @@ class _Parser(argparse.ArgumentParser):
 
     wants_json = False
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.register("type", int, _whole)
+        self.register("type", float, _decimal)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # argparse's own signature
         """As argparse's; an unknown flag is an error that names a near one."""
         found, unknown = self.parse_known_args(args, namespace)
@@ -95,13 +101,38 @@ class _Parser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if not flag.startswith("-"):
                 continue
-            dashes = [name for name in (f"-{flag.lstrip('-')}", f"--{flag.lstrip('-')}") if name in known]
-            if not dashes:
-                import difflib  # only an error needs it
-
-                dashes = difflib.get_close_matches(flag[:64], known, n=1, cutoff=0.6)
-            hints += dashes[:1]
+            hints += _near(flag[:64], known)
         return f"; did you mean {', '.join(dict.fromkeys(hints))}?" if hints else ""
+
+
+def _whole(text: str) -> int:
+    """What a flag of type int takes: `int` itself takes 1_000 and the digits of any script."""
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _decimal(text: str) -> float:
+    """What a flag of type float takes; nan and inf, which each command refuses by what the flag is about."""
+    try:
+        return any_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _near(flag: str, known: list[str]) -> list[str]:
+    """Which flags may have been meant: with other dashes, one that goes on where this ends, or one written alike."""
+    bare = flag.lstrip("-")
+    for name in (f"-{bare}", f"--{bare}"):
+        if name in known:
+            return [name]
+    longer = [name for name in known if name.startswith(f"--{bare}-")] if bare else []
+    if longer:
+        return longer[:_MOST_OF_ONE]
+    import difflib  # only an error needs it
+
+    return difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

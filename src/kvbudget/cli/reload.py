@@ -19,6 +19,8 @@ exit: 0 taken over, 1 refused (the old settings stay) or a change needs a restar
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 20
 
+_NO_GATE: dict[str, object] = {"error": {"message": "the answer is none of a gate's admin port"}}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer))
     elif status != 200:
-        print(f"not taken over, the old settings stay: {printable(str(answer.get('error', answer)), 2000)}")
+        print(f"not taken over, the old settings stay: {printable(_said(answer), 2000)}")
     else:
         print(f"changed: {_named(answer, 'changed') or 'nothing'}")
         if later := _named(answer, "needs_restart"):
@@ -63,9 +65,17 @@ def _named(answer: dict[str, object], member: str) -> str:
     return ", ".join(map(str, names)) if isinstance(names, list) else ""
 
 
+def _said(answer: dict[str, object]) -> str:
+    """Why it was refused, and what to do."""
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return str(answer)
+    return "; ".join(str(error[name]) for name in ("message", "fix") if error.get(name))
+
+
 def _document(data: bytes) -> dict[str, object]:
     try:
         document = json.loads(data)
     except ValueError:
         document = None
-    return document if isinstance(document, dict) else {"error": "the answer is none of a gate's admin port"}
+    return document if isinstance(document, dict) else _NO_GATE

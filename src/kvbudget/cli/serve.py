@@ -263,15 +263,18 @@ def embedded_of(engine: "RunningEngine") -> Embedded:
 
 
 def _ready(service: "GateService") -> dict[str, object]:
+    from kvbudget.edge.instances_api import problem_of
+
     facts, ledger = service.backend.facts, service.gate.ledger
+    up = service.fleet.backend_up  # of any of them: whoever is away is told of by itself
     model = facts.models[0] if facts.models else ""
     return {
         "ready": True,
         "gate": service.url,
         "admin": service.admin_url,
         "backend": service.backend.url,
-        "backend_up": service.gate.backend_up,
-        "problem": facts.problem,
+        "backend_up": up,
+        "problem": "" if up else problem_of(service.gateway),
         "model": model,
         "usable_blocks": ledger.usable_blocks,
         "block_size": ledger.layout.groups[0].block_size,

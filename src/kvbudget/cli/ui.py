@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from kvbudget.cli.output import written_out
 from kvbudget.edge.asgi import start_asgi
+from kvbudget.edge.web.answering import ERROR_HANDLERS
 from kvbudget.edge.web.pages import page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
 
@@ -46,7 +47,8 @@ async def _serve(host: str, port: int, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    server = await start_asgi(Starlette(routes=[Route("/", to_ledger), *page_routes(Simulator())]), host, port)
+    routes = [Route("/", to_ledger), *page_routes(Simulator())]
+    server = await start_asgi(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS), host, port)
     try:
         url = f"{server.url}/ledger"
         with written_out():

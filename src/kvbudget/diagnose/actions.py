@@ -5,12 +5,16 @@ from kvbudget.diagnose.finding import Action, Cost, Lever
 SECOND_SCRAPE = "a second scrape, 30 to 60 s after the first: kvbudget diagnose OLDER NEWER, or the live URL"
 MAX_NUM_SEQS = "max_num_seqs (kvbudget diagnose --max-num-seqs N, or the engine's log beside the scrapes)"
 
+GATE_IN_FRONT = Action(
+    "cap max_tokens at what answers use, and put the gate in front: it queues by blocks and lets in what fits",
+    Cost.FREE,
+    "preemptions stop; waits move from mid-answer to the queue: TTFT may rise, gaps and tokens/s improve",
+)
+BEHIND_THE_GATE = Action(
+    "cap max_tokens at what answers use, and let nothing pass by the gate", Cost.FREE, "fewer blocks a request"
+)
 PRESSURE = (
-    Action(
-        "cap max_tokens at what answers use, and put the gate in front: it queues by blocks and lets in what fits",
-        Cost.FREE,
-        "preemptions stop; waits move from mid-answer to the queue: TTFT may rise, gaps and tokens/s improve",
-    ),
+    GATE_IN_FRONT,
     Action(
         "shorten the context: --max-model-len at the 99th percentile of prompt + answer",
         Cost.QUALITY,

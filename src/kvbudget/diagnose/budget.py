@@ -114,16 +114,28 @@ def gate_budget_full(gate: GateWindow) -> Finding | None:
                 Cost.FREE,
                 "fewer blocks are promised per request; more are forwarded at once",
             ),
-            Action(
-                "--policy learned (or trajectory in place of worst-case): promises follow what answers really take",
-                Cost.FREE,
-                "promised and held come nearer; preemptions must stay at 0",
-            ),
-            Action("a smaller margin in kvbudget.toml", Cost.FREE, "as many blocks more can be promised"),
+            *_ways_to_promise_more(gate),
             Action("one more replica behind the gate", Cost.MONEY, "twice the budget", Lever.REPLICA),
         ),
         where=(gate.instance,) if gate.instance else (),
     )
+
+
+def _ways_to_promise_more(gate: GateWindow) -> tuple[Action, ...]:
+    """Those that are left: not the policy that runs, nor a margin that is 0."""
+    ways: list[Action] = []
+    if gate.policy != "learned":
+        instead = "" if gate.policy == "trajectory" else " (or trajectory in place of worst-case)"
+        ways.append(
+            Action(
+                f"--policy learned{instead}: promises follow what answers really take",
+                Cost.FREE,
+                "promised and held come nearer; preemptions must stay at 0",
+            )
+        )
+    if number(gate.margin_blocks) != 0:
+        ways.append(Action("a smaller margin in kvbudget.toml", Cost.FREE, "as many blocks more can be promised"))
+    return tuple(ways)
 
 
 def gate_places_full(gate: GateWindow) -> Finding | None:

@@ -23,6 +23,7 @@ _RISING_FROM, _GROWS = 0.85, 0.003
 _TINY_TOKENS = 2048  # a pool so small that a request of this length fills it is too small (sglang#14972)
 _MOSTLY_PROMPT = 0.6
 _ENDED, _BY_LENGTH, _ANSWER_OVER_PROMPT = 2, 0.9, 10
+NEXT_DOES_NOT_FIT = Sure("medium", "no request of the size of those that run fits what is free")
 
 
 def starved(look: Seen) -> bool:
@@ -57,7 +58,7 @@ def is_full(s: Symptoms) -> Sure | None:
             return Sure("high", "at every look requests wait and the pool is at its top")
         return Sure("medium", "requests wait and hardly anything is free, but the engine preempted nobody")
     if s.holds(next_does_not_fit) and not limited:
-        return Sure("medium", "no request of the size of those that run fits what is free")
+        return NEXT_DOES_NOT_FIT
     return None
 
 

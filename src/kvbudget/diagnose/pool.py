@@ -2,7 +2,7 @@
 
 from kvbudget.diagnose.actions import PRESSURE, lower_concurrency
 from kvbudget.diagnose.finding import Action, Cost, Finding, Severity, Sure
-from kvbudget.diagnose.fullness import FULL, NEARLY, is_fixed_footprint, is_full, is_runaway
+from kvbudget.diagnose.fullness import FULL, NEARLY, NEXT_DOES_NOT_FIT, is_fixed_footprint, is_full, is_runaway
 from kvbudget.diagnose.symptoms import Symptoms, number
 
 _RISE = 0.01
@@ -17,7 +17,8 @@ def pool_full(s: Symptoms) -> Finding | None:
         return None
     last, preempted = s.last, s.grew("preemptions")
     fits = _fits(s)
-    words = f"the KV pool is full: {_percent(s.usage_high)} in use, {_told(last.running)} running"
+    what = "has no room for one more like those that run" if sure == NEXT_DOES_NOT_FIT else "is full"
+    words = f"the KV pool {what}: {_percent(s.usage_high)} in use, {_told(last.running)} running"
     words += f", {_told(last.for_room)} waiting for room" if last.for_room else ", nobody waiting at the last look"
     if preempted:
         words += f", {preempted:,.0f} preemptions in the window (each computes its tokens again)"

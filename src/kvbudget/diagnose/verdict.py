@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kvbudget.diagnose.across import rank_imbalance, reporting_change
+from kvbudget.diagnose.actions import BEHIND_THE_GATE, GATE_IN_FRONT
 from kvbudget.diagnose.budget import budget_full, bypass, gate_budget_full, gate_places_full, gate_pool_full
 from kvbudget.diagnose.compute import compute_bound
 from kvbudget.diagnose.enough import gate_healthy, healthy, insufficient_data, lacking
 from kvbudget.diagnose.finding import CERTAIN, Diagnosis, Finding
+from kvbudget.diagnose.fullness import NEXT_DOES_NOT_FIT
 from kvbudget.diagnose.outputs import runaway_output
 from kvbudget.diagnose.pool import fixed_footprint, pool_filling, pool_full, sub_pool_full
 from kvbudget.diagnose.prefix import (
@@ -101,9 +103,14 @@ def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
     several = [Symptoms(window, max_num_seqs) for window in seen.engines]
     found = [finding for s in several for finding in findings_of(s)]
     found += [finding for rule in OF_SEVERAL if (finding := rule(several)) is not None]
+    of_gates: list[Finding] = []
     for gate in seen.gates:
         told = [finding for rule in OF_A_GATE if (finding := rule(gate)) is not None]
-        found += told or ([] if several else [gate_healthy(gate)])
+        of_gates += told or ([] if several else [gate_healthy(gate)])
+    if seen.gates:
+        alone = len(several) == 1  # of several it is not known which gate stands before which engine
+        found = [_behind_a_gate(one) for one in found if not (alone and _is_of_the_budget(one, of_gates))]
+    found += of_gates
     if not any(_weighs(finding) for finding in found):
         found.append(lacking("no engine and no gate was seen", ("the /metrics of an engine, or its log",), {}))
     if seen.problems and not any(_weighs(one) and one.code != HEALTHY for one in found):
@@ -114,6 +121,19 @@ def diagnose(seen: Observation, max_num_seqs: int | None = None) -> Diagnosis:
         ordered = [finding for finding in ordered if finding.code != HEALTHY]
     notes = dict.fromkeys(note for window in seen.engines for note in window.notes)
     return Diagnosis(verdict, tuple(ordered), seen.sources, seen.problems, tuple(notes))
+
+
+def _is_of_the_budget(finding: Finding, of_gates: Sequence[Finding]) -> bool:
+    """Whether an engine's queue is told as a full pool only because the next one is large, while the gate before it
+    knows that its promises are what is used up: two names for one thing, and the gate's has the figures."""
+    by_size = finding.code == "pool_full" and finding.sure == NEXT_DOES_NOT_FIT
+    return by_size and any(one.code == "budget_full" for one in of_gates)
+
+
+def _behind_a_gate(finding: Finding) -> Finding:
+    """Nobody who has a gate is told to put one in front."""
+    actions = tuple(BEHIND_THE_GATE if action == GATE_IN_FRONT else action for action in finding.actions)
+    return replace(finding, actions=actions)
 
 
 def _weighs(finding: Finding) -> bool:

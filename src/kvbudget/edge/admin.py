@@ -22,6 +22,7 @@ from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.vocabularies import counting_state
 from kvbudget.edge.waiting import waiting_at
+from kvbudget.edge.web.answering import ERROR_HANDLERS, refused, told_error
 from kvbudget.edge.web.live import Live
 from kvbudget.edge.web.pages import page_routes
 from kvbudget.edge.web.simulation import Simulator
@@ -77,7 +78,7 @@ def admin_app(
         except (ValueError, KeyError, TypeError, RecursionError):
             wanted = None
         if not isinstance(wanted, bool):
-            return JSONResponse({"error": 'send {"shadow": true} or {"shadow": false}'}, status_code=400)
+            return told_error(400, "bad_value", 'send {"shadow": true} or {"shadow": false}', param="shadow")
         gateway.set_shadow(wanted)
         return JSONResponse({"shadow": gateway.shadow})
 
@@ -85,7 +86,7 @@ def admin_app(
         try:
             changed, later = reload()
         except InputError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
+            return refused(error)
         return JSONResponse({"changed": changed, "needs_restart": later})
 
     async def index(request: Request) -> Response:
@@ -109,7 +110,8 @@ def admin_app(
             *instance_routes(gateway, now_ns),
             *page_routes(simulator, "/live"),
             *Live(reception, past, now_ns, simulator).routes(),
-        ]
+        ],
+        exception_handlers=ERROR_HANDLERS,
     )
 
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvbudget.edge.admin_sessions import hashed
 from kvbudget.edge.sign_in import PATHS, SignIn, from_own_page, is_json, to_sign_in
+from kvbudget.edge.web.answering import told_error
 from kvbudget.edge.web.pages import SESSION
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -52,7 +53,7 @@ class AdminAccess:
             return None
         if self._sign_in is None:
             problem = self._problem(request)
-            return None if not problem else JSONResponse({"error": problem}, status_code=403)
+            return None if not problem else told_error(403, "forbidden", problem)
         return await self._of_who_signed_in(request, self._sign_in)
 
     async def _of_who_signed_in(self, request: Request, sign_in: SignIn) -> Response | None:
@@ -71,10 +72,12 @@ class AdminAccess:
             if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
                 return to_sign_in(request)
             told = "this port wants Authorization: Bearer TOKEN (KVBUDGET_ADMIN_TOKEN of the gate)"
-            return JSONResponse({"error": told}, status_code=401, headers={"www-authenticate": "Bearer"})
+            answer = told_error(401, "unauthorized", told)
+            answer.headers["www-authenticate"] = "Bearer"
+            return answer
         if request.method not in _READING and not (is_json(request) and from_own_page(request)):
             told = "with a cookie, changes are taken from pages of this port alone; use Authorization: Bearer TOKEN"
-            return JSONResponse({"error": told}, status_code=403)
+            return told_error(403, "forbidden", told)
         request.scope[SESSION] = True
         return None
 

@@ -3,13 +3,13 @@
 import math
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message
+from kvbudget.edge.standing import Room, Standing, room_of, time_of_day
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
@@ -25,6 +25,8 @@ _BOUNDED: Final = (
     "gate counts exactly with --tokenizer PATH or engine."
 )
 _new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
+_FULL_RETRY_NS: Final = 1_000_000_000  # of connections or bodies: they come and go
+_HOPELESS: Final = (b"x-should-retry", b"false")
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -68,6 +70,7 @@ class Refuser:
     def __init__(self, pool_name: str, jitter: random.Random, *, overload_status: int = 429) -> None:
         self._pool_name = pool_name
         self.jitter = jitter
+        self.standing = Standing(lambda: Room(0, 0))  # the gateway puts its own here
         self._overload_status = overload_status
 
     def answer(
@@ -84,11 +87,9 @@ class Refuser:
         `field`: what the client's API calls the cap, empty where nothing is generated."""
         answer = ANSWERS[reject.refusal]
         status = self._overload_status if answer.status == 429 else answer.status
-        headers = [*_JSON, (b"x-kvbudget-queue-ms", b"%d" % (reject.waited_ns // 1_000_000))]
-        if answer.retry:
-            headers += retry_headers(reject.retry_after_ns, self.jitter)
-        else:
-            headers.append((b"x-should-retry", b"false"))
+        reset_s = told_s(reject.retry_after_ns, self.jitter) if answer.retry else 0.0
+        headers = [*_JSON, *self.standing.headers(errors, waited_ns=reject.waited_ns, reset_s=reset_s)]
+        headers += retry_headers(reset_s) if answer.retry else [_HOPELESS]
         message = self._message(reject) if field else self._message_of_inputs(reject)
         if field and field != "max_tokens":
             message = message.replace("max_tokens", field)
@@ -97,13 +98,52 @@ class Refuser:
         form = OPENAI if errors is None else errors
         return status, headers, form.body(status, answer.code, message, param=param, request_id=request_id)
 
-    def later(self, refusal: Refusal, told: str, exchange: Exchange, request_id: bytes) -> None:
-        """Answer a request that was counted or admitted already, and is refused for want of an engine, or by it."""
+    def later(self, refusal: Refusal, told: str, exchange: Exchange, request_id: bytes, *, waited_ns: int = 0) -> None:
+        """Answer a request that was counted or admitted already, and is refused for want of an engine, or by it.
+        `waited_ns`: in the queue."""
         answer = ANSWERS[refusal]
         status = self._overload_status if answer.status == 429 else answer.status
         retry_ns = LEDGER_LOST_RETRY_NS if refusal is Refusal.LEDGER_LOST else UNREACHABLE_RETRY_NS
-        headers = [*_JSON, *identified(exchange, request_id), *retry_headers(retry_ns, self.jitter)]
+        reset_s = told_s(retry_ns, self.jitter)
+        headers = [*_JSON, *self._own(exchange, request_id, waited_ns, reset_s), *retry_headers(reset_s)]
         exchange.respond(status, headers, _form(exchange).body(status, answer.code, told, request_id=request_id))
+
+    def bad_request(self, exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
+        """Answer a request that cannot be understood."""
+        headers = [*_JSON, _HOPELESS, *self._own(exchange, request_id)]
+        if error.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        told, form = error.message, _form(exchange)
+        body = form.body(error.status, error.code, told, param=error.param, request_id=request_id)
+        exchange.respond(error.status, headers, body)
+
+    def plain_error(
+        self, exchange: Exchange, status: int, message: str, request_id: bytes, code: str, *, waited_ns: int = 0
+    ) -> None:
+        """Answer with an error that is no refusal of the gate."""
+        headers = [*_JSON, *self._own(exchange, request_id, waited_ns)]
+        if status == 405:
+            headers.append((b"allow", b"POST, OPTIONS"))
+        exchange.respond(status, headers, _form(exchange).body(status, code, message, request_id=request_id))
+
+    def passed_on(
+        self, exchange: Exchange, status: int, theirs: Headers, body: bytes, request_id: bytes, waited_ns: int
+    ) -> None:
+        """Answer with the engine's own error, which was held back and says what its client has to know."""
+        exchange.respond(status, [*theirs, *self._own(exchange, request_id, waited_ns)], body)
+
+    def unread(self, status: int, errors: ErrorForm | None, request_id: bytes) -> Headers:
+        """Headers of an error that the data plane answers by itself: before a request is whole, or for a bug."""
+        ids = [(b"x-request-id", request_id)]
+        if status != 503:
+            return ids + self.standing.headers(errors)
+        reset_s = told_s(_FULL_RETRY_NS, self.jitter)
+        return [*ids, *self.standing.headers(errors, reset_s=reset_s), *retry_headers(reset_s)]
+
+    def _own(self, exchange: Exchange, request_id: bytes, waited_ns: int = 0, reset_s: float = 0.0) -> Headers:
+        """Whose answer it is, and how the pool stands."""
+        standing = self.standing.headers(exchange.errors, waited_ns=waited_ns, reset_s=reset_s)
+        return identified(exchange, request_id) + standing
 
     def _message_of_inputs(self, reject: Reject) -> str:
         """Of a request that generates nothing: the token of each input that stands for an output counts as its own."""
@@ -226,9 +266,13 @@ def _over_context(reject: Reject) -> str:
     )
 
 
-def retry_headers(retry_after_ns: int, jitter: random.Random) -> Headers:
-    """`Retry-After` (whole seconds, rounded up) and `retry-after-ms`, lengthened by 0-25 %, at most 120 s."""
-    seconds = min(_MAX_RETRY_S, retry_after_ns / 1e9 * (1 + _JITTER * jitter.random()))
+def told_s(retry_after_ns: int, jitter: random.Random) -> float:
+    """When to come back: lengthened by 0-25 %, at most 120 s."""
+    return min(_MAX_RETRY_S, retry_after_ns / 1e9 * (1 + _JITTER * jitter.random()))
+
+
+def retry_headers(seconds: float) -> Headers:
+    """`Retry-After` (whole seconds, rounded up) and `retry-after-ms`."""
     return [
         (b"retry-after", str(math.ceil(seconds)).encode()),
         (b"retry-after-ms", str(math.ceil(seconds * 1000)).encode()),
@@ -254,35 +298,14 @@ def admitted_headers(
 ) -> OwnLines:
     """What an admitted answer carries: what was promised, and how much of the pool is left. `errors`: the form of its
     API's errors, which tells whose names the client knows."""
-    ledger = gate.ledger
-    block_size = ledger.layout.groups[0].block_size
-    remaining = max(0, ledger.pool_blocks - ledger.peak_sum_blocks - gate.promises.elsewhere_blocks)
+    limit_tokens, remaining_tokens = room_of(gate)
     reset_s = gate.expectation.ns_per_token * command.max_new_tokens / 1e9
-    limit_tokens, remaining_tokens = ledger.pool_blocks * block_size, remaining * block_size
     queue_ms = command.waited_ns // 1_000_000
     told = (request_id, command.reserved_blocks, queue_ms, prompt_tokens, limit_tokens, remaining_tokens, reset_s)
     if errors is ANTHROPIC:
-        resets = datetime.now(UTC) + timedelta(seconds=min(reset_s, 86_400.0))
-        at = resets.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
-        more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, at)
+        more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, time_of_day(reset_s))
         return _new(OwnLines, (_ANTHROPIC_NAMES, _ADMITTED % told + more, True))
     return _new(OwnLines, (_ADMITTED_NAMES, _ADMITTED % told, True))  # `edge.identity` has looked at the id
-
-
-def bad_request(exchange: Exchange, request_id: bytes, error: BadRequestError) -> None:
-    """Answer a request that cannot be understood."""
-    headers = [*_JSON, (b"x-should-retry", b"false"), *identified(exchange, request_id)]
-    if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    told, form = error.message, _form(exchange)
-    body = form.body(error.status, error.code, told, param=error.param, request_id=request_id)
-    exchange.respond(error.status, headers, body)
-
-
-def plain_error(exchange: Exchange, status: int, message: str, request_id: bytes, code: str) -> None:
-    """Answer with an error that is no refusal of the gate."""
-    headers = [*_JSON, *identified(exchange, request_id), *([(b"allow", b"POST, OPTIONS")] if status == 405 else [])]
-    exchange.respond(status, headers, _form(exchange).body(status, code, message, request_id=request_id))
 
 
 def identified(exchange: Exchange, request_id: bytes) -> Headers:

@@ -64,9 +64,10 @@ class AsgiServer:
             connection.transport.abort()
 
 
-async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:
-    """Serve `app`; port 0 takes a free one. Raises BadValueError when the address cannot be had."""
-    listener = listen(host, port)
+async def start_asgi(app: ASGIApp, host: str, port: int, flags: str = "host or port") -> AsgiServer:
+    """Serve `app`; port 0 takes a free one. Raises BadValueError when the address cannot be had.
+    `flags`: where it was given."""
+    listener = listen(host, port, flags)
     server = AsgiServer(app, listener)
     try:
         await server.ready()
@@ -76,7 +77,7 @@ async def start_asgi(app: ASGIApp, host: str, port: int) -> AsgiServer:
     return server
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, flags: str = "host or port") -> socket.socket:
     """A listening socket; `host` may be `unix:/path`. Raises BadValueError when the address cannot be had."""
     check_port(port)
     try:
@@ -89,7 +90,7 @@ def listen(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except OSError as error:
-        raise BadValueError(f"cannot listen on {host}:{port}: {error}", fix="choose another host or port") from None
+        raise BadValueError(f"cannot listen on {host}:{port}: {error}", fix=f"choose another {flags}") from None
 
 
 def check_port(port: int) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
+from kvbudget.units import is_digits
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 # A length beyond this is damage, not a request; keeps arithmetic on hostile files small.
@@ -61,7 +62,7 @@ def azure_columns(lines: Iterable[str], source: str) -> Columns:
                 moment = start_ns + int(fraction) * _NS[len(fraction)]
             else:
                 moment = _moment_ns(f"{source}:{rows.line_num}", stamp, minutes)
-                if stamp[_TO_FRACTION - 1 : _TO_FRACTION] == "." and fraction.isdigit():  # no zone behind it
+                if stamp[_TO_FRACTION - 1 : _TO_FRACTION] == "." and is_digits(fraction):  # no zone behind it
                     second, start_ns = stamp[:_TO_FRACTION], moment - moment % _NS[0]
             found.arrivals_ns.append(moment)
             found.prompts.append(lengths[prompt])

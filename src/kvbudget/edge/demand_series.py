@@ -13,6 +13,7 @@ from math import isfinite
 
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.errors import BadValueError, printable
+from kvbudget.units import decimal_number
 
 TIME_COLUMNS = ("minute", "timestamp", "time")
 MOST_MINUTE = 10**10  # the year 20,000; keeps arithmetic on hostile files small
@@ -136,7 +137,7 @@ def _tokens(cell: str, column: str, where: str) -> float | None:
     if not text:
         return None
     try:
-        value = float(text)
+        value = decimal_number(text)
     except ValueError:
         value = float("nan")
     if not (isfinite(value) and 0 <= value <= _MOST_TOKENS):

@@ -3,7 +3,6 @@
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kvbudget.edge.answers import plain_error
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.server import Exchange
@@ -121,12 +120,13 @@ class RelayEnds:
         if ended is RelayOutcome.WITHHELD:
             self._answer_overload(flow, end)
         elif outcome is Outcome.LEASE_LOST and flow.exchange.open:
-            gateway.refuser.later(Refusal.LEDGER_LOST, _FORFEITED, flow.exchange, flow.identity.request_id)
+            request_id, waited_ns = flow.identity.request_id, flow.waited_ns
+            gateway.refuser.later(Refusal.LEDGER_LOST, _FORFEITED, flow.exchange, request_id, waited_ns=waited_ns)
         elif flow.recalled and flow.exchange.open:
             told = "The engine was restarted, or makes no progress; the request is lost there."
-            plain_error(flow.exchange, 502, told, flow.identity.request_id, "upstream_failed")
+            self._failed(flow, 502, told)
         elif ended in _UNANSWERED and flow.exchange.open:
-            self.unanswered(flow.exchange, flow.identity.request_id, end, backend)
+            self.unanswered(flow.exchange, flow.identity.request_id, end, backend, waited_ns=flow.waited_ns)
 
     def uncharged(self, exchange: Exchange, identity: Identity, end: RelayEnd) -> None:
         """The end of one that passed without a charge because shadow mode refuses nothing."""
@@ -218,35 +218,50 @@ class RelayEnds:
         gateway = self._gateway
         exchange, request_id = flow.exchange, flow.identity.request_id
         if end.status == _ENGINE_TIMED_OUT:
-            plain_error(exchange, 504, "The engine gave up on the request.", request_id, "upstream_failed")
+            self._failed(flow, 504, "The engine gave up on the request.")
             return
         if end.status in _KEY_REFUSED:
             log.error("the engine answered %s to the gate's key for it (KVBUDGET_BACKEND_API_KEY)", end.status)
-            told = "The engine does not take the key that this gate has for it."
-            plain_error(exchange, 502, told, request_id, "upstream_failed")
+            self._failed(flow, 502, "The engine does not take the key that this gate has for it.")
             return
         if again_after(end, 0, alone=True, recalled=False) is not Again.BUSY:
-            exchange.respond(end.status or 500, [*end.headers, (b"x-request-id", request_id)], end.body_tail)
+            status, body = end.status or 500, end.body_tail
+            gateway.refuser.passed_on(exchange, status, end.headers, body, request_id, flow.waited_ns)
             return
         gateway.metrics.refusals[Refusal.ENGINE_BUSY] += 1
         told = "The engine has reached a limit of its own; please retry later."
-        gateway.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id)
+        gateway.refuser.later(Refusal.ENGINE_BUSY, told, exchange, request_id, waited_ns=flow.waited_ns)
 
-    def unanswered(self, exchange: Exchange, request_id: bytes, end: RelayEnd, backend: Backend | None = None) -> None:
+    def _failed(self, flow: Flow, status: int, told: str) -> None:
+        request_id, refuser = flow.identity.request_id, self._gateway.refuser
+        refuser.plain_error(flow.exchange, status, told, request_id, "upstream_failed", waited_ns=flow.waited_ns)
+
+    def unanswered(
+        self,
+        exchange: Exchange,
+        request_id: bytes,
+        end: RelayEnd,
+        backend: Backend | None = None,
+        *,
+        waited_ns: int = 0,
+    ) -> None:
         """The engine gave no answer, and nothing was sent to the client yet."""
         gateway = self._gateway
+        refuser = gateway.refuser
         backend = backend or gateway.backend
         if end.outcome is RelayOutcome.UNREACHABLE:
             backend.found_down()
             told = f"The engine at {backend.name} cannot be reached; please try again later."
-            gateway.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
+            refuser.later(Refusal.NO_BACKEND, told, exchange, request_id, waited_ns=waited_ns)
         elif end.outcome is RelayOutcome.NO_CONNECTION:
             # Our own want (connections, descriptors): it says nothing of the engine.
             told = "This gate has no connection to the engine left; please try again later."
-            gateway.refuser.later(Refusal.NO_BACKEND, told, exchange, request_id)
+            refuser.later(Refusal.NO_BACKEND, told, exchange, request_id, waited_ns=waited_ns)
         elif end.outcome is RelayOutcome.TIMEOUT_BEFORE_HEAD:
-            plain_error(exchange, 504, "The engine kept silent for too long.", request_id, "upstream_failed")
+            told = "The engine kept silent for too long."
+            refuser.plain_error(exchange, 504, told, request_id, "upstream_failed", waited_ns=waited_ns)
         elif end.outcome is RelayOutcome.CANCELLED:
-            gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
+            refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id, waited_ns=waited_ns)
         else:
-            plain_error(exchange, 502, "The engine broke off before it answered.", request_id, "upstream_failed")
+            told = "The engine broke off before it answered."
+            refuser.plain_error(exchange, 502, told, request_id, "upstream_failed", waited_ns=waited_ns)

@@ -163,4 +163,5 @@ def _gate_window(member: Member, backend: Backend) -> GateWindow:
         margin_blocks=gate.ledger.margin_blocks,
         queue_requests=len(gate.queue),
         queue_tokens=gate.queue.tokens,
+        policy=gate.config.policy.value,
     )

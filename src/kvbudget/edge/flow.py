@@ -71,6 +71,7 @@ class Flow:
         "on_over",
         "owner",
         "paced",
+        "parked_ns",
         "prompt_tokens",
         "recalled",
         "record",
@@ -81,6 +82,7 @@ class Flow:
         "token_ids",
         "tries",
         "unreported_events",
+        "waited_ns",
     )
 
     def __init__(self, owner: "Gateway", key: str, exchange: Exchange, identity: Identity, ask: Ask) -> None:
@@ -112,6 +114,8 @@ class Flow:
         self.relay: Relaying | None = None
         self.seen_events = 0
         self.unreported_events = 0
+        self.parked_ns = 0
+        self.waited_ns = 0  # in the queue, once it was let in
         exchange.on_gone = self.on_gone
 
     def counted(self, count: Count, *, instead: bool) -> None:

@@ -26,6 +26,7 @@ from kvbudget.edge.openai.forward import forwarded_body, slimmed
 from kvbudget.edge.recalls import Recalls
 from kvbudget.edge.record import Record, RequestLog, record_of
 from kvbudget.edge.renaming import renamed
+from kvbudget.edge.standing import Standing, most_room
 from kvbudget.edge.tokens.count import Count, TokenIds
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tracing.tracer import Tracer
@@ -98,6 +99,7 @@ class Gateway:
         self.backends = {backend.name: backend} if backends is None else backends
         self.metrics = metrics
         self.refuser = refuser
+        refuser.standing = Standing(lambda: most_room(fleet))
         self.now_ns = now_ns
         self.arrivals = Arrivals(self, default_new_tokens, prefix_keys)
         self.ends = RelayEnds(self)
@@ -209,11 +211,12 @@ class Gateway:
         elif type(command) is Reject:
             self._reject(flow, command)
         elif flow.state is not State.FORWARDED:  # a shadow does not wait
-            flow.state = State.PARKED
+            flow.state, flow.parked_ns = State.PARKED, self.now_ns()
 
     def _forward(self, flow: Flow, command: Forward) -> None:
         flow.held = _RESERVED
-        metrics, waited_ns = self.metrics, command.waited_ns
+        metrics = self.metrics
+        waited_ns = flow.waited_ns = command.waited_ns
         metrics.queue_seconds.observe(waited_ns / 1e9)
         if flow.record is not None:
             flow.record.admitted = command

@@ -77,6 +77,7 @@ class Instance:
         self._fewer: tuple[int, int] | None = None  # (usable, told): what was last warned of
         self._preemptions: int | None = None  # the engine's counter, when it was last read
         self._deaf = False  # it was said that the engine does not tell
+        self.was_looked_at = False
         self._moved = 0.0  # what its gate had heard of it at the last look
 
     def config_of(self, config: GateConfig) -> GateConfig:
@@ -124,6 +125,7 @@ class Instance:
 
     def looked(self, facts: EngineFacts) -> None:
         """A look at the engine: its pool and context become the gate's, unless they were set by hand."""
+        self.was_looked_at = True
         if not facts.up:
             self._changed(up=False)
             return

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.web.answering import told_error
 from kvbudget.gate.fleet.events import Drained
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import tiers_of
@@ -32,7 +33,7 @@ def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:
         member = gateway.fleet.named(request.path_params["name"])
         if member is None:
             known = [one.name for one in gateway.fleet.members]
-            return JSONResponse({"error": "no instance has this name", "instances": known}, status_code=404)
+            return told_error(404, "not_found", "no instance has this name", param="name", instances=known)
         gateway.push_at(member, Drained(out))
         return JSONResponse(instance_of(gateway, member, now_ns()))
 

@@ -54,5 +54,6 @@ class Recalls:
                 flow.relay.cancel()
             else:
                 exchange, request_id = flow.exchange, flow.identity.request_id
+                waited_ns = gateway.now_ns() - flow.parked_ns if flow.parked_ns else 0
                 gateway.end(flow, Outcome.SHUT_DOWN, output_tokens=None, engine_done=True)
-                gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
+                gateway.refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id, waited_ns=waited_ns)

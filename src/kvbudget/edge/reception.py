@@ -6,10 +6,12 @@ from collections.abc import Awaitable
 from itertools import count
 from typing import Final
 
-from kvbudget.edge.answers import bad_request, identified, plain_error
+from kvbudget.edge.answers import identified
 from kvbudget.edge.ends import SHUTTING_DOWN
 from kvbudget.edge.flow import Flow, State
 from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.http.exchange import ErrorForm
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.identity import Identities, Identity
 from kvbudget.edge.models import model_in, models_of
@@ -45,7 +47,7 @@ class Reception:
         self.counting: dict[asyncio.Future[Count], Flow] = {}
         self.logprobs = PromptLogprobs() if logprobs is None else logprobs
         self._bound = ThreadedBoundCounter()
-        self.token_counts = TokenCounts(counter, self._bound)
+        self.token_counts = TokenCounts(counter, self._bound, gateway.refuser)
         self._keys = count(1)
 
     def app(self, exchange: Exchange) -> None:
@@ -64,6 +66,10 @@ class Reception:
             self._begin(exchange, surface, request_id)
         else:
             self._other_method(exchange, request_id)
+
+    def unread(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
+        """Headers of an error that the data plane answers by itself. `asked`: the request's, as far as they came."""
+        return self.gateway.refuser.unread(status, errors, self.identities.request_id(asked))
 
     async def stop(self) -> None:
         """Cut off what is still being counted or passes by; its clients are told."""
@@ -85,7 +91,8 @@ class Reception:
             exchange.respond(204, [(b"allow", b"POST, OPTIONS"), *identified(exchange, request_id)], b"")
         else:
             shown = exchange.method.decode("latin-1")
-            plain_error(exchange, 405, f"{shown} is not allowed here; use POST.", request_id, "method_not_allowed")
+            told = f"{shown} is not allowed here; use POST."
+            self.gateway.refuser.plain_error(exchange, 405, told, request_id, "method_not_allowed")
 
     def _pass(self, exchange: Exchange, request_id: bytes) -> None:
         gateway = self.gateway
@@ -98,10 +105,10 @@ class Reception:
         PassingBy(exchange, backend, request_id, gateway.ends.unanswered, self.passing)
 
     def _uncharged(self, exchange: Exchange, path: bytes) -> None:
-        if path == b"/health":
-            exchange.respond(200, _JSON, b'{"status":"ok"}')
-            return
         request_id = self.identities.request_id_of(exchange)
+        if path == b"/health":
+            exchange.respond(200, [*_JSON, *identified(exchange, request_id)], b'{"status":"ok"}')
+            return
         if path == COUNT_TOKENS:
             exchange.errors = ANTHROPIC
         if passes(path):
@@ -116,7 +123,7 @@ class Reception:
                 "No such path: this gate serves the OpenAI and Anthropic APIs under /v1 and TGI's /generate; metrics "
                 "and state are on its admin port."
             )
-            plain_error(exchange, 404, told, request_id, "not_found")
+            self.gateway.refuser.plain_error(exchange, 404, told, request_id, "not_found")
 
     def _may_pass(self, exchange: Exchange, request_id: bytes) -> bool:
         """Whether it brings a key, where one is asked for; else it is answered."""
@@ -187,7 +194,7 @@ class Reception:
                 return
             self._give_up(flow, 500)
             told = "The prompt could not be counted."
-            plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
+            self.gateway.refuser.plain_error(flow.exchange, 500, told, flow.identity.request_id, "internal_error")
 
     def _arrive(self, flow: Flow, ask: Ask, counted: Count, *, instead: bool) -> None:
         """To the gate, with what it needs beside the pool. Raises BadRequestError."""
@@ -241,7 +248,7 @@ class Reception:
         metrics.refusals[Refusal.BAD_REQUEST] += 1
         metrics.outcomes[Outcome.REFUSED] += 1
         self.gateway.log_uncounted(exchange, Identity(request_id), Refusal.BAD_REQUEST, error.status)
-        bad_request(exchange, request_id, error)
+        self.gateway.refuser.bad_request(exchange, request_id, error)
 
     def _passes_in_shadow(self, exchange: Exchange, identity: Identity, refusal: Refusal) -> bool:
         """In shadow mode what would be refused goes on as it came, if it cannot even be counted without a charge."""

@@ -50,6 +50,8 @@ __all__ = ["DataPlane", "GateService", "ServiceSettings", "start_service", "star
 
 log = logging.getLogger("kvbudget.service")
 
+ADMIN_FLAGS = "--admin-host or --admin-port"
+_FIRST_LOOK_S = 1.0
 _OTHERS_S = 2.0  # where one engine is up, how long the others are waited for at the start
 
 
@@ -154,7 +156,8 @@ class GateService:
         return self._control_plane.url
 
     async def start(self) -> None:
-        """Listen on both ports and begin to watch the backend."""
+        """Begin to watch the backend, and listen on both ports: for requests once the first look was made, so that
+        nobody gets a 503 of an engine that is well, be it from a worker that takes a dead one's place."""
         settings = self.settings
         if self._learned is not None:
             self._learned.load()
@@ -166,7 +169,6 @@ class GateService:
             self.gateway.metrics.spans = lambda: (tracer.exporter.exported, tracer.exporter.lost)
             tracer.exporter.open()
         check_port(settings.port)
-        self._data_plane = await self.open_data_plane()
         self._control_plane = await start_asgi(
             AdminAccess(
                 admin_app(self.reception, time.monotonic_ns, self._reload, self.demand, self.past),
@@ -175,6 +177,7 @@ class GateService:
             ),
             settings.admin_host,
             settings.admin_port,
+            ADMIN_FLAGS,
         )
         if self._ledger is not None:
             await self._ledger.start()
@@ -184,10 +187,21 @@ class GateService:
             gauges, families = self.gateway.metrics.gauges, self.discovery.families
             self.gateway.metrics.gauges = lambda: [*gauges(), *families()]
             self.discovery.start()
+        await self._first_looks()
+        self._data_plane = await self.open_data_plane()
         self.demand.start()
         self.past.start()
         if self._learned is not None and not self.worker:  # of several, the first writes for all
             self._learned.keep()
+
+    async def _first_looks(self) -> None:
+        """At most `_FIRST_LOOK_S`: one that is away is known at once, and one that hangs is not waited for."""
+        began = time.monotonic()
+        while time.monotonic() - began < _FIRST_LOOK_S:
+            told = self.discovery is None or self.discovery.answered
+            if told and all(instance.was_looked_at for instance in self.instances):
+                return
+            await asyncio.sleep(0.005)
 
     async def open_data_plane(self) -> DataPlane:
         """Begin to take requests. Raises BadValueError for an address that cannot be had."""
@@ -199,6 +213,7 @@ class GateService:
                 settings.port,
                 settings.server_limits,
                 on_error=lambda status, code, message: error_body(message, None, None, code),
+                error_headers=self.reception.unread,
                 tls=None if self._tls is None else self._tls.context,
                 trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
                 shared=self.worker is not None,
@@ -376,6 +391,8 @@ async def started(service: GateService, look_for_s: float) -> None:
     try:
         await service.start()
         began = time.monotonic()
+        if look_for_s and not _all_up(service):
+            log.warning("waiting for %s, at most %g s", _awaited(service), look_for_s)
         while not _all_up(service) and time.monotonic() - began < look_for_s:
             if service.fleet.backend_up and time.monotonic() - began > _OTHERS_S:
                 break
@@ -383,6 +400,14 @@ async def started(service: GateService, look_for_s: float) -> None:
     except BaseException:
         await service.close()
         raise
+
+
+def _awaited(service: GateService) -> str:
+    """Whom a start waits for, and what is wrong with each."""
+    if service.discovery is not None and not service.discovery.answered:
+        return "what discovery finds"
+    away = [one for one in service.instances if not one.member.gate.backend_up]
+    return " and ".join(f"the engine at {one.backend.url} ({one.backend.facts.problem or 'no answer'})" for one in away)
 
 
 def _all_up(service: GateService) -> bool:

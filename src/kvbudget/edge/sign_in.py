@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvbudget.edge.admin_sessions import LONGEST_NS, Sessions, Tries, hashed
 from kvbudget.edge.session_streams import serve_while_it_holds
-from kvbudget.edge.web.answering import as_json, body_of
+from kvbudget.edge.web.answering import as_json, body_of, told_error
 from kvbudget.edge.web.pages import page_named
 from kvbudget.errors import BadValueError
 
@@ -62,12 +62,12 @@ class SignIn:
         if method in ("GET", "HEAD") and path == "/login":
             return page_named("login.html")
         if method != "POST":
-            return as_json({"error": "POST it"}, 405)
+            return told_error(405, "method_not_allowed", "POST it")
         problem = "" if from_own_page(request) or "origin" not in request.headers else "it comes from another site"
         if not is_json(request):
             problem = "send it as content-type: application/json"
         if problem:
-            return as_json({"error": problem}, 403)
+            return told_error(403, "forbidden", problem)
         return await self._sign_in(request) if path == "/login" else self._sign_out(request)
 
     async def _sign_in(self, request: Request) -> Response:
@@ -77,7 +77,7 @@ class SignIn:
         self._tries.was_wrong(peer)  # until shown otherwise: while the body comes, others of this address come too
         token = await _token_in(request)
         if not self.is_token(token):
-            return as_json({"error": "this is not the token (KVBUDGET_ADMIN_TOKEN of the gate)"}, 403)
+            return told_error(403, "forbidden", "this is not the token (KVBUDGET_ADMIN_TOKEN of the gate)")
         self._tries.was_right(peer)
         answer = as_json({"signed_in": True})
         self._set(answer, request, self._sessions.begin(), LONGEST_NS // 10**9)
@@ -102,7 +102,7 @@ def _peer_of(request: Request) -> str:
 
 def _too_many(wait_ns: int) -> Response:
     seconds = -(-wait_ns // 10**9)
-    answer = as_json({"error": f"too many wrong tokens; try again in {seconds} s"}, 429)
+    answer = told_error(429, "rate_limit_exceeded", f"too many wrong tokens; try again in {seconds} s")
     answer.headers["retry-after"] = str(seconds)
     return answer
 

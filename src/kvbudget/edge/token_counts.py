@@ -6,13 +6,15 @@ from collections.abc import Awaitable
 
 import orjson
 
-from kvbudget.edge.answers import bad_request, identified, plain_error
+from kvbudget.edge.answers import Refuser, identified
+from kvbudget.edge.ends import SHUTTING_DOWN
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.body import read_object
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.surfaces import messages
 from kvbudget.edge.surfaces.ask import Ask, Surface
 from kvbudget.edge.tokens.count import Count, Counter, CountFailedError
+from kvbudget.gate.refusals import Refusal
 
 log = logging.getLogger("kvbudget.token_counts")
 
@@ -20,9 +22,10 @@ log = logging.getLogger("kvbudget.token_counts")
 class TokenCounts:
     """Counts that are asked for by themselves. `instead` bounds what `counter` fails to count."""
 
-    def __init__(self, counter: Counter, instead: Counter) -> None:
+    def __init__(self, counter: Counter, instead: Counter, refuser: Refuser) -> None:
         self._counter = counter
         self._instead = instead
+        self._refuser = refuser
         self.under_way: set[asyncio.Future[Count]] = set()
 
     def begin(self, exchange: Exchange, request_id: bytes) -> None:
@@ -34,7 +37,7 @@ class TokenCounts:
                 _answer(exchange, request_id, counted)
                 return
         except BadRequestError as error:
-            bad_request(exchange, request_id, error)
+            self._refuser.bad_request(exchange, request_id, error)
             return
         except CountFailedError as error:
             log.warning("counting failed, the upper bound is told instead: %s", error)
@@ -52,14 +55,15 @@ class TokenCounts:
                 return
             error = None if counting.cancelled() else counting.exception()
             if counting.cancelled():
-                plain_error(exchange, 503, "This gate is shutting down.", request_id, "server_is_overloaded")
+                self._refuser.later(Refusal.DRAINING, SHUTTING_DOWN, exchange, request_id)
             elif error is None:
                 _answer(exchange, request_id, counting.result())
             elif isinstance(error, BadRequestError):
-                bad_request(exchange, request_id, error)
+                self._refuser.bad_request(exchange, request_id, error)
             else:
                 log.error("counting failed in a way that no counter should", exc_info=error)
-                plain_error(exchange, 500, "The prompt could not be counted.", request_id, "internal_error")
+                told = "The prompt could not be counted."
+                self._refuser.plain_error(exchange, 500, told, request_id, "internal_error")
 
         exchange.on_gone = gone
         counting.add_done_callback(done)

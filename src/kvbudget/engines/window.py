@@ -143,6 +143,7 @@ class GateWindow:
     """What our own gate tells of one instance over the window, in blocks and requests.
 
     `promised`, `held` (the engine's word) and `elsewhere` (what by-passed us) are three numbers and stay three.
+    `policy`: by which it admits; "" where that is not told.
     """
 
     instance: str
@@ -157,6 +158,7 @@ class GateWindow:
     outcomes: Mapping[str, float] = field(default_factory=dict)
     refusals: Mapping[str, float] = field(default_factory=dict)
     token_drift: float | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

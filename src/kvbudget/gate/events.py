@@ -132,7 +132,7 @@ class SliceChanged(NamedTuple):
     `tenants_elsewhere`: blocks that the others have reserved for tenants whose blocks are limited; None: not told.
     `gates`: how many there are, with this one. `tokens_elsewhere`: that the others have taken of those of a minute, by
     tenant, and that have not come back since. `settling`: nothing more is given to anybody until leases of before are
-    over."""
+    over. `opens_ns`: when that is, at the latest, or the ledger is known to be lost; 0 while it gives room."""
 
     blocks: Blocks
     sequences: int
@@ -144,6 +144,7 @@ class SliceChanged(NamedTuple):
     tenants_elsewhere: Mapping[str, int] | None = None
     tokens_elsewhere: Mapping[str, int] | None = None
     settling: bool = False
+    opens_ns: int = 0
 
 
 class BackendChanged(NamedTuple):

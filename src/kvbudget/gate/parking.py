@@ -98,7 +98,10 @@ class Parking:
         return wait_ns is None or wait_ns > self._worthwhile_ns(event, now_ns)
 
     def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
-        return self._config.worthwhile_wait_ns if event.deadline_ns is None else event.deadline_ns - now_ns
+        if event.deadline_ns is not None:
+            return event.deadline_ns - now_ns
+        # Who comes while nobody can be let in waits for that: all other gates of the pool are closed as well.
+        return self._promises.closed_ns(now_ns) + self._config.worthwhile_wait_ns
 
     def expected_wait_ns(self, event: Arrived, footprint: Footprint, credit: int, now_ns: int) -> int | None:
         """By learned lengths: time until everybody before it and then itself, `credit` blocks of which others hold, is
@@ -118,6 +121,9 @@ class Parking:
         ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
         places = self._config.max_num_seqs
         wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
+        closed_ns = self._promises.closed_ns(now_ns)
+        if closed_ns:  # no length of an answer tells when a ledger has settled, but it will
+            return closed_ns + (wait_ns or 0)
         return None if wait_ns is None else max(wait_ns, self.backlog_ns())
 
     def backlog_ns(self) -> int:
@@ -130,7 +136,8 @@ class Parking:
         if event.deadline_ns is not None:
             return min(deadline_ns, event.deadline_ns)
         if config.policy is Policy.LEARNED:
-            return min(deadline_ns, now_ns + config.worthwhile_wait_ns * 11 // 10)
+            closed_ns = self._promises.closed_ns(now_ns)
+            return min(deadline_ns, now_ns + closed_ns + config.worthwhile_wait_ns * 11 // 10)
         return deadline_ns
 
     def _queue_tokens(self) -> Tokens:

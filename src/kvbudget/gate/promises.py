@@ -56,6 +56,7 @@ class Promises:
         self.elsewhere_sequences = 0
         self._slice_sequences: int | None = None  # where several gates share the pool; None: all of max_num_seqs
         self.gates = 1  # that share the pool
+        self._opens_ns = 0  # nothing of it is ours before, whatever ends
         self._yields_to: int | None = None  # nobody of this class, or less urgent, is let in
         # Of the last look: what is known of the engine's cache, whether it is trusted, and what others have taken.
         self._shares = (0, True, Blocks(0))
@@ -319,6 +320,7 @@ class Promises:
         self._yields_to, self.gates = event.yields_to, event.gates
         self._slice_sequences, self.elsewhere_sequences = event.sequences, event.sequences_elsewhere
         self.elsewhere_blocks = event.elsewhere
+        self._opens_ns = 0 if event.blocks else event.opens_ns
         if event.blocks != ledger.slice_blocks:
             ledger.allow(event.blocks)
         self._told_free = None
@@ -330,6 +332,10 @@ class Promises:
         self._slice_sequences = 0
         self._ledger.allow(Blocks(0))
         self._told_free = None
+
+    def closed_ns(self, now_ns: int) -> int:
+        """For how long still nothing of the pool is ours, whatever ends in it; 0: it is open."""
+        return max(0, self._opens_ns - now_ns)
 
     @property
     def part(self) -> float:

@@ -106,7 +106,7 @@ class Rejections:
         """
         wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
         if wait_ns is None:  # or further than lengths tell anything of
-            wait_ns = self.turnover_ns(event, footprint, now_ns)
+            wait_ns = self._promises.closed_ns(now_ns) + self.turnover_ns(event, footprint, now_ns)
         own_wait_ns = self._own_turnover_ns(event, footprint, now_ns)
         soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
         if self._config.policy is not Policy.LEARNED:

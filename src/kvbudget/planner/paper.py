@@ -1,13 +1,14 @@
 """Decides what a model is of which only a shape is known: so many layers of so many KV heads, all with full attention.
 
 The sliders of the ledger page, and whoever computes on paper first, know no more. It holds keys and values as any model
-of that shape does; its weights are not known.
+of that shape does; its weights are not known, but those of a plain decoder around it can be taken for them.
 """
 
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.model.read import Model, model_from_config
+from kvbudget.units import Bytes
 
 _HEADS = 32  # attention heads of a model of which only the KV heads are given, at least
 _LONGEST = 10**9
@@ -49,13 +50,31 @@ def precision_named(name: str) -> Precision:
     return PRECISIONS[name]
 
 
+def plain_weights(shape: Shape) -> Bytes:
+    """What the weights of a plain decoder around that shape take in 16 bits: as many attention heads as KV heads, 32 at
+    least, a feed-forward of four times their width, 32,000 words. Of Llama-3.1-8B's shape 15.0 GiB, as it has."""
+    heads = _heads_of(shape)
+    model = model_from_config(_config(shape, heads, shape.head_dim), "a plain decoder")
+    assert model.parameters is not None  # noqa: S101 - nothing in it is unknown
+    return Bytes(2 * model.parameters.text_total)
+
+
 def model_of_shape(shape: Shape) -> tuple[Model, str]:
     """(the model, its kv_cache_dtype). A format that no engine has is written as the 8-bit head of as many bytes."""
     precision = precision_named(shape.dtype)
     head = -(-shape.head_dim * precision.bits // 8) if precision.bits else shape.head_dim
+    name = f"{shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}"
+    model = model_from_config(_config(shape, _heads_of(shape), head), name)
+    return model._replace(parameters=None, weights_unknown=_UNKNOWN), precision.flag
+
+
+def _heads_of(shape: Shape) -> int:
     heads = max(_HEADS, shape.kv_heads)
-    heads += -heads % shape.kv_heads
-    config = {
+    return heads + -heads % shape.kv_heads
+
+
+def _config(shape: Shape, heads: int, head: int) -> dict[str, object]:
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "num_hidden_layers": shape.layers,
@@ -67,6 +86,3 @@ def model_of_shape(shape: Shape) -> tuple[Model, str]:
         "vocab_size": 32000,
         "max_position_embeddings": _LONGEST,
     }
-    name = f"{shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}, {shape.dtype}"
-    model = model_from_config(config, name)
-    return model._replace(parameters=None, weights_unknown=_UNKNOWN), precision.flag

@@ -129,3 +129,12 @@ def test_a_subset_leaves_what_is_in_it_and_follows_a_name_that_moves(monkeypatch
         assert len(endpoints._avoided) <= 256
 
     asyncio.run(scene())
+
+
+def test_what_may_go_anywhere_goes_to_one_that_is_up() -> None:
+    endpoints = Endpoints()
+    for number, name in enumerate("abc"):
+        endpoints.add(name, f"http://10.0.0.{number}:8000")
+    endpoints.is_up = lambda name: name == "c"
+    assert endpoints.any_but(frozenset({"a"})) == "10.0.0.2:8000"
+    assert endpoints.any_but(frozenset({"c"})) == "10.0.0.0:8000"  # nobody is: let Envoy try

@@ -15,6 +15,7 @@ from kvbudget.edge.http.messages import (
     openai_error_body,
     serialise_request_head,
     serialise_response_head,
+    soon,
     status_phrase,
 )
 
@@ -118,5 +119,5 @@ def test_the_status_of_a_code_is_the_one_in_the_table() -> None:
 
 
 def test_who_is_turned_away_for_now_is_told_when_to_come_back() -> None:
-    assert b"retry-after: 1\r\n" in closing_answer(503, b"{}")
-    assert b"retry-after" not in closing_answer(400, b"{}")
+    assert b"retry-after: 1\r\n" in closing_answer(503, b"{}", soon(503))
+    assert b"retry-after" not in closing_answer(400, b"{}", soon(400))

@@ -15,6 +15,7 @@ from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.observing.observe import Observer, observe
+from kvbudget.edge.service import ServiceSettings, start_service
 from kvbudget.engines.metrics import gate
 from kvbudget.engines.window import Observation
 from kvbudget.errors import InputError
@@ -182,3 +183,19 @@ def test_the_gate_exports_every_name_that_is_read_of_it() -> None:
     for name in gate.COUNTERS:
         assert f"\n{name}" in exported
     assert set(gate.GAUGES) <= set(GAUGES)
+
+
+def test_where_a_gate_takes_requests_its_admin_port_is_named() -> None:
+    async def run() -> str:
+        settings = ServiceSettings("http://127.0.0.1:1", port=0, admin_port=0, tokenizer="bound")
+        service = await start_service(settings, look_for_s=0)
+        try:
+            with pytest.raises(InputError) as refused:
+                await asyncio.to_thread(Observer([service.url], 0.01, {}).observe)
+            return str(refused.value)
+        finally:
+            await service.close()
+
+    told = asyncio.run(run())
+    assert "this is where a gate takes requests" in told
+    assert "http://HOST:8801/metrics" in told

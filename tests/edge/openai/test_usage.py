@@ -1,11 +1,12 @@
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, _of_json, usage_in
+from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, _of_json, _parsed, usage_in
 from kvbudget.units import Tokens
 
 USAGE = {"prompt_tokens": 19, "completion_tokens": 7, "total_tokens": 26, "prompt_tokens_details": None}
@@ -126,3 +127,60 @@ def test_usage_at_the_end_is_read_as_by_a_parser(
         document = {"metadata": document}
     answer = json.dumps(document, separators=signs).encode()
     assert usage_in(answer) == _of_json(answer)
+
+
+ESCAPED = '"\\u0075s\\u0061ge"'
+
+
+@pytest.mark.parametrize("key", [ESCAPED, '"\\u0075\\u0073\\u0061\\u0067\\u0065"', '"usag\\u0065"'])
+@pytest.mark.parametrize("before", ["c", "z" * 9000])
+def test_a_key_that_is_written_with_escapes_is_the_same_key(key: str, before: str) -> None:
+    """JSON knows no difference, and an engine that escapes names would never be compared otherwise."""
+    whole = _chat(before).decode().replace('"usage"', key).encode()
+    assert usage_in(whole) == TOLD
+    assert usage_in(b"data: " + whole + b"\n\ndata: [DONE]\n\n") == TOLD
+    event = {"type": "response.completed", "response": {"output": [before], "usage": {"input_tokens": 5}}, "n": 3}
+    told = json.dumps(event).replace('"usage"', key).encode()
+    assert usage_in(b"event: response.completed\ndata: " + told + b"\n\n") == Usage(Tokens(5), Tokens(0), None)
+
+
+def test_of_a_cut_document_the_top_is_read_and_not_what_lies_deeper() -> None:
+    deeper = {"metadata": {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}, "timings": [{"usage": {}}]}
+    assert usage_in(_chat("z" * 9000, **deeper)) == TOLD
+    response = {"output": ["z" * 9000], "usage": {"input_tokens": 5}, "metadata": {"usage": {"input_tokens": 9}}}
+    assert usage_in(json.dumps({"response": response, "n": 1}).encode()) == Usage(Tokens(5), Tokens(0), None)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b'"usage":{' * 910,
+        b'{"usage":{' * 819,
+        b'"usage":{}' * 819,
+        b'"usage":{"' * 819,
+        b'"usage":' * 1000,
+        b'x"usage":\\"' * 700,
+        b'"usage":{"a\\"' * 600,
+        b'data: "usage":{\n' * 500,
+        b'"usage":{\n' * 800,
+        b'}"usage":[' * 800,
+        b'"\\u0075sage":{' * 500,
+        b'"\\u00' * 1300,
+    ],
+)
+def test_a_hostile_tail_is_read_a_few_times_and_no_more(tail: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def parsed(text: bytes) -> object:
+        read.append(len(text))
+        return _parsed(text)
+
+    monkeypatch.setattr("kvbudget.edge.openai.usage._parsed", parsed)
+    best_s = 1.0
+    for _ in range(5):
+        read.clear()
+        began = time.process_time()
+        usage_in(tail)
+        best_s = min(best_s, time.process_time() - began)
+    assert sum(read) <= 4 * TAIL_BYTES + 1000
+    assert best_s < 0.01

@@ -14,8 +14,10 @@ from starlette.routing import Route
 
 from kvbudget.cli.main import main
 from kvbudget.edge.asgi import start_asgi
+from kvbudget.edge.web.asked import in_words_of_the_page
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
+from kvbudget.errors import BadValueError
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.pool.groups import LayerKind
 
@@ -105,6 +107,46 @@ def test_a_damaged_config_is_refused_with_what_to_do(body: bytes) -> None:
 def test_a_config_that_is_too_large_is_refused() -> None:
     answer = _got("/api/plan", b" " * (LARGEST_CONFIG + 1))
     assert (answer.status_code, "more than" in answer.json()["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("card", ["gpu=h100", "gpu_memory=24GiB", "gpu=l40s&context=4k&layers=24"])
+def test_a_card_alone_is_a_state_and_says_what_weights_are_taken(card: str) -> None:
+    answer = _got(f"/api/plan?{card}")
+    document = answer.json()
+    assert answer.status_code == 200, document
+    weights = document["plan"]["memory"]["weights"]
+    assert weights["source"] == "estimated"
+    assert 5 * 1024**3 < weights["bytes"] < 16 * 1024**3
+    [told] = [one for one in document["findings"] if one["code"] == "weights_assumed"]
+    assert "GiB are taken" in told["message"]
+    given = _got(f"/api/plan?{card}&weights=3GiB").json()
+    assert given["plan"]["memory"]["weights"].items() >= {"bytes": 3 * 1024**3, "source": "given"}.items()
+    assert "weights_assumed" not in [one["code"] for one in given["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("gpu=nope", "gpu: 'nope' is unknown"),
+        ("gpu_memory=7", "gpu_memory: '7' is 7 bytes"),
+        ("gpu=h100&model=Llama-3.1-8B&tp=64&block=15", "block"),
+        ("gpu=h100&utilization=3", "utilization"),
+        ("gpu=h100&prompt_lengths=x", "prompt_lengths"),
+    ],
+)
+def test_what_is_wrong_is_told_in_words_of_the_page(wrong: str, told: str) -> None:
+    answer = _got(f"/api/plan?{wrong}")
+    if answer.status_code == 200:
+        return  # a plan with findings, in the engine's words
+    error = answer.json()["error"]
+    assert told in error["message"]
+    assert "--" not in error["message"] + error["fix"]
+    assert "kvbudget gpus" not in error["fix"]
+
+
+def test_flags_are_called_by_their_fields() -> None:
+    error = in_words_of_the_page(BadValueError("--gpu-memory is needed", fix="give --weights SIZE, -tp 2 or --swap 1"))
+    assert str(error) == "gpu_memory is needed; give weights SIZE, tp 2 or --swap 1"
 
 
 def test_a_field_that_is_given_twice_is_refused() -> None:

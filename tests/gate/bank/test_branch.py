@@ -109,3 +109,17 @@ def test_who_leaves_keeps_nothing() -> None:
     assert branch.leave(1) == Call("a", 2, 3000, (), leaves=True)
     assert branch.slices == {}
     assert branch.is_lost(1)
+
+
+def test_while_the_bank_settles_it_is_known_when_that_is_over_at_the_latest() -> None:
+    branch = Branch("a", LEASE_NS)
+    for now_ns, settling, opens_ns in (
+        (10, True, 10 + LEASE_NS),
+        (20, True, 10 + LEASE_NS),  # as was told
+        (10 + LEASE_NS, True, 10 + 2 * LEASE_NS),  # it has lost its memory anew
+        (20 + LEASE_NS, False, 0),
+        (30 + LEASE_NS, True, 30 + 2 * LEASE_NS),
+    ):
+        call = branch.call([], now_ns)
+        assert branch.heard(answer(call, 0, settling=settling), now_ns)
+        assert branch.opens_ns == opens_ns

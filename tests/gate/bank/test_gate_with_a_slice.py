@@ -255,3 +255,49 @@ def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Mak
     needed = gate.promises.needed_of_pool(event, footprint, footprint.peak_blocks(uniform_layout(16)), 100)
     assert needed is not None
     assert gate.promised_blocks() < needed <= 2000  # although the others have promised more than there is
+
+
+def learned_gate(make_gate: Maker, arrive: Arriver, policy: Policy, **more: Any) -> Gate:
+    gate = make_gate(100, policy, **more)
+    for number in range(8 if policy is Policy.LEARNED else 0):
+        gate.handle(arrive(f"old-{number}", new=64, paced=True), 0)
+        gate.handle(Progressed(f"old-{number}", 10), 0)
+        gate.handle(Ended(f"old-{number}", Outcome.FINISHED, Tokens(10)), 0)
+    return gate
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_while_the_ledger_settles_who_comes_waits_for_that_and_is_let_in(
+    make_gate: Maker, arrive: Arriver, policy: Policy
+) -> None:
+    """Longer than is worth waiting otherwise: no other gate of this pool lets anybody in either."""
+    gate = learned_gate(make_gate, arrive, policy)
+    assert gate.promises.by_lengths == (policy is Policy.LEARNED)
+    lend(gate, 0, settling=True, opens_ns=5 * SECOND)
+    for number in range(3):
+        assert isinstance(gate.handle(arrive(f"new-{number}", prompt=160), number)[-1], Parked)
+    assert gate.handle(Tick(), 5 * SECOND - 1) == []
+    commands = lend(gate, 50, 5 * SECOND)
+    assert [type(command) for command in commands] == [Forward] * 3
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_while_the_ledger_settles_who_may_not_wait_is_told_when_it_is_done(
+    make_gate: Maker, arrive: Arriver, policy: Policy
+) -> None:
+    gate = learned_gate(make_gate, arrive, policy, queue_requests=0)
+    lend(gate, 0, settling=True, opens_ns=5 * SECOND)
+    for now_ns in (1, 2 * SECOND):
+        (refused,) = gate.handle(arrive(f"at-{now_ns}", prompt=160), now_ns)
+        assert isinstance(refused, Reject)
+        assert 5 * SECOND - now_ns <= refused.retry_after_ns <= 6 * SECOND - now_ns
+    lend(gate, 50, 3 * SECOND)
+    assert isinstance(gate.handle(arrive("at-3", prompt=160), 3 * SECOND)[-1], Forward)
+
+
+def test_who_has_less_time_than_the_ledger_needs_to_settle_is_told_at_once(make_gate: Maker, arrive: Arriver) -> None:
+    gate = learned_gate(make_gate, arrive, Policy.LEARNED)
+    lend(gate, 0, settling=True, opens_ns=5 * SECOND)
+    (refused,) = gate.handle(arrive("hurried", prompt=160, deadline_ns=2 * SECOND), 1)
+    assert isinstance(refused, Reject)
+    assert refused.retry_after_ns >= 4 * SECOND

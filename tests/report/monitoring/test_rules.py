@@ -35,6 +35,14 @@ def test_promtool_takes_the_rules(folder: Path) -> None:
     assert f"{rules} rules found" in checked.stdout
 
 
+def test_the_readme_counts_the_alerts_and_their_scenes() -> None:
+    scenes = sum(len(yaml.safe_load(FILES[name])["tests"]) for name in TESTS)
+    assert scenes == sum(1 + len(alert.near) for alert in ALERTS)
+    told = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| {len(ALERTS)} of {len(ALERTS)}, {scenes} scenes |" in told
+    assert f"{len(ALERTS)} Prometheus alerts with their tests" in told
+
+
 @pytest.mark.timeout(400)  # 6 s of CPU, on a machine that may be busy with much else
 @pytest.mark.parametrize("name", TESTS)
 def test_promtool_sees_every_alert_fire_on_its_scene_and_no_other(folder: Path, name: str) -> None:

@@ -4,6 +4,8 @@ given can be told from one left out, and beats what --command says."""
 import argparse
 from typing import Any
 
+from kvbudget.units import any_number, whole_number
+
 ON_OR_OFF = argparse.BooleanOptionalAction
 _LONGEST_NUMBER = 40
 
@@ -130,7 +132,7 @@ def _whole(text: str) -> int:
     """As int(), but an error shows no more of a long text than people read."""
     try:
         if len(text) <= _LONGEST_NUMBER:
-            return int(text)
+            return whole_number(text)
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text[:_LONGEST_NUMBER]!r} is not a whole number of sensible size")
@@ -139,7 +141,7 @@ def _whole(text: str) -> int:
 def _number(text: str) -> float:
     try:
         if len(text) <= _LONGEST_NUMBER:
-            return float(text)
+            return any_number(text)
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text[:_LONGEST_NUMBER]!r} is not a number of sensible size")

@@ -18,6 +18,7 @@ from kvbudget.cli.serving.worker import Orders
 from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.asgi import AsgiServer, start_asgi
 from kvbudget.edge.bank.socket_server import BankServer
+from kvbudget.edge.service import ADMIN_FLAGS
 from kvbudget.edge.workers.admin import WorkersAdmin
 from kvbudget.edge.workers.asking import Asking
 from kvbudget.edge.workers.crew import Crew, Worker
@@ -97,7 +98,7 @@ class _Parent:
                 await self._bank.start()
             settings = self._settings
             access = AdminAccess(self._admin.app, settings.admin_host, settings.admin_token)
-            server = await start_asgi(access, settings.admin_host, settings.admin_port)
+            server = await start_asgi(access, settings.admin_host, settings.admin_port, ADMIN_FLAGS)
             await self._crew.start()
             self._demand.start()
             watching = asyncio.create_task(self._asking.watch(), name="watch workers")

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, unquote
 from kvbudget.edge.bank.memory import MemoryStore
 from kvbudget.edge.bank.store import BankStore, Woken, not_heeded
 from kvbudget.errors import BadValueError, UnsupportedError, printable
+from kvbudget.units import is_digits
 
 PASSWORD: Final = "KVBUDGET_LEDGER_PASSWORD"  # noqa: S105 the name of a variable of the environment
 SENTINEL_PASSWORD: Final = "KVBUDGET_LEDGER_SENTINEL_PASSWORD"  # noqa: S105
@@ -176,7 +177,7 @@ def _name(what: str, options: Mapping[str, str]) -> str:
 
 
 def _database(what: str, text: str) -> int:
-    if text and not (text.isdecimal() and len(text) < 6):
+    if text and not (is_digits(text) and len(text) < 6):
         raise BadValueError(f"{what}: database {printable(text, 40)!r} is no number", fix=_FIX)
     return int(text or "0")
 
@@ -188,7 +189,7 @@ def _host(what: str, text: str, port: int) -> tuple[str, int]:
     bracketed = host[:1] == "[" and host[-1:] == "]"
     host = host[1:-1] if bracketed else host
     is_host = 0 < len(host) <= 253 and not set(host) & set("[]") and (bracketed or ":" not in host)
-    if not is_host or (given and not (given.isdecimal() and 0 < int(given[:6]) < 65536)):
+    if not is_host or (given and not (is_digits(given) and 0 < int(given[:6]) < 65536)):
         raise BadValueError(f"{what}: {printable(text, 60)!r} is no HOST:PORT", fix=_FIX)
     return host, int(given or port)
 

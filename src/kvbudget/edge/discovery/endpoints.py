@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvbudget.edge.discovery.roster import Found, Standing
 from kvbudget.errors import BadConfigError
+from kvbudget.units import is_digits
 
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 
@@ -66,7 +67,7 @@ def _standing(conditions: Mapping[str, Any]) -> Standing:
 
 
 def _port(one: Slice, port: str) -> int:
-    if port.isdigit():
+    if is_digits(port):
         return int(port)
     ports = {entry.get("name") or "": entry.get("port") for entry in one.get("ports") or ()}
     chosen = ports.get(port) if port else (next(iter(ports.values())) if len(ports) == 1 else None)

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from kvbudget.edge.instance_settings import InstanceSettings
 from kvbudget.errors import BadValueError
+from kvbudget.units import is_digits
 
 SCHEMES: Final = ("dns://", "k8s://", "http-sd+http://", "http-sd+https://")
 _FIX: Final = "write dns://NAME:PORT, k8s://NAMESPACE/SERVICE[:PORT] or http-sd+http://HOST:PORT/PATH"
@@ -112,10 +113,10 @@ def _service(text: str, what: str) -> KubernetesService:
     name, colon, port = rest.partition(":")
     lawful = all(0 < len(part) <= _LONGEST_LABEL and _LABEL.issuperset(part) for part in (namespace, name))
     named = 0 < len(port) <= _LONGEST_LABEL and _LABEL.issuperset(port)
-    if not lawful or (colon and not (_is_port(port) if port.isdigit() else named)):
+    if not lawful or (colon and not (_is_port(port) if is_digits(port) else named)):
         raise BadValueError(f"{what}: not a namespace, a service and perhaps a port", fix=_FIX)
     return KubernetesService(namespace, name, port)
 
 
 def _is_port(text: str) -> bool:
-    return text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
+    return is_digits(text) and len(text) <= 5 and 0 < int(text) < 65536

@@ -16,6 +16,7 @@ from kvbudget.edge.http.address import address_of
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.upstream import Upstream
 from kvbudget.errors import BadConfigError, BadValueError
+from kvbudget.units import is_digits
 
 EVERY_S: Final = 10.0
 _TIMEOUT_S: Final = 10.0
@@ -63,7 +64,7 @@ def targets_in(body: bytes) -> list[Found]:
 
 
 def _url(scheme: object, target: object) -> str:
-    if scheme in ("http", "https") and isinstance(target, str) and target.rpartition(":")[2].isdigit():
+    if scheme in ("http", "https") and isinstance(target, str) and is_digits(target.rpartition(":")[2]):
         try:
             address = address_of(f"http://{target}")  # judged alike, and without a context for TLS
         except BadValueError:

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 
 from kvbudget.edge.http.address import address_of, host_port
 from kvbudget.errors import BadValueError
@@ -22,6 +23,7 @@ class Endpoints:
         self._found: dict[str, str | None] = {}
         self._hosts: dict[str, tuple[str, int]] = {}  # those that have to be looked up
         self._avoided: dict[frozenset[str], frozenset[str] | None] = {}
+        self.is_up: Callable[[str], bool] = lambda name: True  # of an instance, by its name
 
     def add(self, name: str, url: str) -> None:
         """An instance, by its name and URL. Raises BadValueError for one that Envoy cannot be sent to."""
@@ -46,8 +48,9 @@ class Endpoints:
         return self._found.get(name)
 
     def any_but(self, avoided: frozenset[str]) -> str | None:
-        """Of the first instance that is not one of these."""
-        return next((found for name, found in self._found.items() if found is not None and name not in avoided), None)
+        """Of the first instance that is not one of these: one that is up, if there is any."""
+        there = [(name, found) for name, found in self._found.items() if found is not None and name not in avoided]
+        return next((found for name, found in there if self.is_up(name)), there[0][1] if there else None)
 
     def avoided(self, subset: frozenset[str]) -> frozenset[str] | None:
         """The instances that are not in a subset of endpoints; None where none is in it."""

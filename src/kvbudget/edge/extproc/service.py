@@ -61,6 +61,7 @@ class ExtProcService(GateService):
             app=reception.app,
             refuser=gateway.refuser,
             request_id=reception.identities.request_id_of,
+            error_headers=reception.unread,
             endpoints=self.endpoints,
             limits=settings.server_limits,
             now_ns=time.monotonic_ns,
@@ -69,6 +70,7 @@ class ExtProcService(GateService):
             max_message_timeout_s=timeouts.max_message_s,
         )
         gateway.metrics.more = self._families
+        self.endpoints.is_up = self._takes_requests
         self._certificate: _Certificate | None = None
         self._resolving: asyncio.Task[None] | None = None
 
@@ -124,6 +126,10 @@ class ExtProcService(GateService):
 
     def _ready(self) -> bool:
         return self.fleet.backend_up and not self.gateway.admission.draining
+
+    def _takes_requests(self, name: str) -> bool:
+        member = self.fleet.named(name)
+        return member is not None and member.in_service
 
     def _late(self) -> None:
         self.gateway.metrics.refusals[Refusal.DEADLINE] += 1

@@ -22,7 +22,7 @@ from kvbudget.edge.extproc.handover import Handed
 from kvbudget.edge.extproc.heard import ProtocolError, Start, answer_of, parsed, start_of
 from kvbudget.edge.extproc.told import Changes
 from kvbudget.edge.extproc.wire import BodyMode
-from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.exchange import ErrorForm, ErrorHeaders, Exchange
 from kvbudget.edge.http.heads import RequestHead
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import Headers
@@ -76,6 +76,7 @@ class Processor:
     app: Callable[[Exchange], None]
     refuser: Refuser
     request_id: Callable[[Exchange], bytes]
+    error_headers: ErrorHeaders
     endpoints: Endpoints
     limits: ServerLimits
     now_ns: Callable[[], int]
@@ -267,7 +268,8 @@ class Stream:
         processor = self._processor
         processor.counts.out_of_time += 1
         heard = exchange.on_gone
-        processor.refuser.later(Refusal.DEADLINE, _TOLD_LATE, exchange, processor.request_id(exchange))
+        request_id, waited_ns = processor.request_id(exchange), processor.now_ns() - exchange.received_ns
+        processor.refuser.later(Refusal.DEADLINE, _TOLD_LATE, exchange, request_id, waited_ns=waited_ns)
         processor.late()
         if heard is not None:
             heard()  # for the gate it is as if the client had left
@@ -344,10 +346,8 @@ class Stream:
 
     def _answer(self, status: int, code: str, message: str) -> None:
         """An error before there is an exchange."""
-        headers = [_JSON]
-        if status == 503:
-            headers.append((b"retry-after", b"1"))
-        self.refuse(status, headers, self.error_body(status, code, message))
+        own = self.error_headers(status, [] if self._start is None else self._start.headers, None)
+        self.refuse(status, [_JSON, *own], self.error_body(status, code, message))
 
     def _withdraw(self) -> None:
         """Nobody waits for its answer any more."""
@@ -384,6 +384,10 @@ class Stream:
     def error_body(self, status: int, code: str, message: str) -> bytes:
         """In OpenAI's form."""
         return error_body(message, None, None, code)
+
+    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
+        """As of the data plane."""
+        return self._processor.error_headers(status, asked, errors)
 
     def cut(self, reset: bool) -> None:
         """For what Envoy carries: its engine is lost, or we go; then what has begun may go on without us."""

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 from kvbudget.edge.http.body import BodyReader, overloaded, too_large
-from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.exchange import ErrorForm, Exchange
 from kvbudget.edge.http.heads import (
     HEAD_END,
     HeadError,
@@ -22,7 +22,7 @@ from kvbudget.edge.http.heads import (
     parse_request_head,
     strip_empty_lines,
 )
-from kvbudget.edge.http.messages import closing_answer
+from kvbudget.edge.http.messages import Headers, closing_answer
 from kvbudget.edge.http.peers import ProxyHeaderError, has_left, peer_of, read_proxy_header
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ClientConnection:
         self._transport = cast(asyncio.Transport, transport)
         if not self._server.admit(self):
             body = self.error_body(503, "too_many_connections", "too many open connections; try again later")
-            self._transport.write(closing_answer(503, body))
+            self._transport.write(closing_answer(503, body, self.error_headers(503, [], None)))
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
@@ -371,6 +371,10 @@ class ClientConnection:
         """The body of an error that we answer by ourselves."""
         return self._server.on_error(status, code, message)
 
+    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
+        """Headers of the same."""
+        return self._server.error_headers(status, asked, errors)
+
     # Ending.
 
     def _drop_body(self) -> None:
@@ -382,9 +386,11 @@ class ClientConnection:
 
     def _refuse(self, error: HeadError) -> None:
         """Answers a request that never reached the app, and closes."""
+        asked: Headers = [] if self._body is None else self._body.head.headers
         self._drop_body()
         self._buffer = b""
-        self.send(closing_answer(error.status, self.error_body(error.status, error.code, error.message)))
+        body = self.error_body(error.status, error.code, error.message)
+        self.send(closing_answer(error.status, body, self.error_headers(error.status, asked, None)))
         self._linger()
 
     def _close(self) -> None:

@@ -55,6 +55,9 @@ class Carrier(Protocol):
     def error_body(self, status: int, code: str, message: str) -> bytes:
         """The body of an error that we answer by ourselves."""
 
+    def error_headers(self, status: int, asked: Headers, errors: "ErrorForm | None") -> Headers:
+        """Headers of the same. `asked`: the request's, none where it had no head; `errors`: the form of the error."""
+
 
 class ErrorForm(Protocol):
     """How errors look to the clients of one API."""
@@ -64,6 +67,10 @@ class ErrorForm(Protocol):
 
     def event(self, code: str, message: str) -> bytes:
         """The server-sent event that ends a stream which cannot be completed."""
+
+
+ErrorHeaders = Callable[[int, Headers, ErrorForm | None], Headers]
+"""(status, the request's headers, form of the error) -> headers of an error that the data plane answers by itself."""
 
 
 class Exchange:
@@ -181,7 +188,8 @@ class Exchange:
         if self.open:
             form = self.errors
             body = self.carrier.error_body(status, code, message) if form is None else form.body(status, code, message)
-            self.respond(status, [(b"content-type", b"application/json")], body)
+            own = self.carrier.error_headers(status, self.headers, form)
+            self.respond(status, [(b"content-type", b"application/json"), *own], body)
 
     # What follows is for a relay.
 

@@ -166,16 +166,20 @@ def check_lines(own: OwnLines) -> bytes:
     return lines
 
 
-def closing_answer(status: int, body: bytes) -> bytes:
-    """A whole answer with a JSON body after which the connection is closed. A 503 says: come back in a second."""
+def closing_answer(status: int, body: bytes, own: Headers) -> bytes:
+    """A whole answer with a JSON body after which the connection is closed. `own`: headers of whoever serves."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
+        *own,
     ]
-    if status == 503:
-        headers.append(_RETRY_AFTER)
     return serialise_response_head(status, headers) + body
+
+
+def soon(status: int) -> Headers:
+    """A 503 says: come back in a second."""
+    return [_RETRY_AFTER] if status == 503 else []
 
 
 def openai_error_body(status: int, code: str, message: str) -> bytes:

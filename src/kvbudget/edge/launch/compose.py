@@ -9,6 +9,7 @@ from kvbudget.edge.launch.kubernetes import of_one
 from kvbudget.engines.commands.command import SAY_WITH_FLAGS, Invocation, Note, shown
 from kvbudget.engines.commands.shell import processes_in, split_words
 from kvbudget.errors import BadConfigError, InputError
+from kvbudget.units import is_digits
 
 
 def is_compose(document: object) -> bool:
@@ -36,7 +37,7 @@ def _invocation(name: str, service: Mapping[str, object]) -> Invocation:
     if service.get("env_file") is not None:
         notes.append(Note("env_file is not read", SAY_WITH_FLAGS))
     replicas = _at(service, "deploy", "replicas")
-    if isinstance(replicas, str) and replicas.isdigit() and int(replicas[:6]) > 1:
+    if isinstance(replicas, str) and is_digits(replicas) and int(replicas[:6]) > 1:
         notes.append(of_one(int(replicas[:6])))
     container = service.get("container_name")
     return Invocation(
@@ -97,7 +98,7 @@ def _gpus(service: Mapping[str, object], notes: list[Note]) -> int | None:
     """deploy.resources.reservations.devices, or the shorter `gpus`."""
     short = service.get("gpus")
     if isinstance(short, str):
-        return int(short[:6]) if short.isdigit() else None
+        return int(short[:6]) if is_digits(short) else None
     devices = short if isinstance(short, list) else _at(service, "deploy", "resources", "reservations", "devices")
     total: int | None = None
     for device in devices if isinstance(devices, list) else ():
@@ -111,7 +112,7 @@ def _gpus(service: Mapping[str, object], notes: list[Note]) -> int | None:
             total = (total or 0) + len(ids)
         elif isinstance(count, str):
             count = _expanded(count)
-            if count.isdigit():
+            if is_digits(count):
                 total = (total or 0) + int(count[:6])
             elif count != "all":
                 notes.append(

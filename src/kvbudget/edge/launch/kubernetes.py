@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kvbudget.engines.commands.command import UNRESOLVED, Invocation, Note, shown
+from kvbudget.units import is_digits
 
 _ACCELERATOR_LABELS = (
     "nvidia.com/gpu.product",
@@ -242,7 +243,7 @@ def _name(resource: Mapping[str, object]) -> str:
 
 
 def _number(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and value.isdigit() and len(value) < 7 else None
+    return int(value) if isinstance(value, str) and is_digits(value) and len(value) < 7 else None
 
 
 def _at(value: object, *path: str) -> object:

@@ -67,12 +67,17 @@ class Asker:
         return Answer(status, data.decode("utf-8", "replace"))
 
 
+_OF_A_GATE = "metrics and state are on its admin port"  # `edge.reception` says so where a path is unknown
+
+
 def refused(shown: str, answer: Answer) -> BadValueError:
     """The error of an address that did not answer as it should."""
     if not answer.status:
         return BadValueError(f"{shown}: cannot be reached: {answer.text}", fix="check that it is up")
     fix = "give the URL of the engine's /metrics, or of a Prometheus server"
-    if answer.status in (401, 403):
+    if _OF_A_GATE in answer.text:
+        fix = "this is where a gate takes requests: give its admin port, by default http://HOST:8801/metrics"
+    elif answer.status in (401, 403):
         fix = f"set {TOKEN}, or {USER} and {PASSWORD}"
     detail = f": {printable(answer.text, 200)}" if answer.text else ""
     return BadValueError(f"{shown} answered {answer.status}{detail}", fix=fix)
@@ -96,12 +101,14 @@ def _one_line(token: str, name: str) -> None:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What a Prometheus server says of a query that it refuses."""
+    """What a Prometheus server says of a query that it refuses, or a gate of a path that it has not."""
     try:
         document = json.loads(error.read(100_000))
     except (ValueError, OSError, http.client.HTTPException, RecursionError):
         return ""
     message = document.get("error") if isinstance(document, dict) else None
+    if isinstance(message, dict):
+        message = message.get("message")
     return message if isinstance(message, str) else ""
 
 

@@ -12,8 +12,12 @@ from kvbudget.units import Tokens
 TAIL_BYTES: Final = 8192
 
 # A quote inside a JSON string is always escaped, so these bytes are a key wherever they stand: content that spells
-# `"usage":` arrives as `\"usage\":` and does not match.
-_USAGE_KEY: Final = re.compile(rb'(?<!\\)"usage"\s*:')
+# `"usage":` arrives as `\"usage\":` and does not match. A key may be written with escapes, which parsers undo.
+_USAGE_KEY: Final = re.compile(rb'(?<!\\)"(?:u|\\u0075)(?:s|\\u0073)(?:a|\\u0061)(?:g|\\u0067)(?:e|\\u0065)"\s*:')
+# Strings, one that nothing ends included, so that no sign is looked at twice; and what opens and closes.
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_AT_TOP: Final = 1  # braces that are open at a key, of a document that ends whole
+_IN_RESPONSE: Final = 2
 # What nearly every plain answer ends with: its own usage, in OpenAI's or in vLLM's order, and behind it members that
 # are null. With one closing brace left, that key stood at the top of the document.
 _LAST_USAGE: Final = re.compile(
@@ -24,6 +28,7 @@ _LAST_USAGE: Final = re.compile(
 _USAGE_BYTES: Final = 512
 """Of an answer's end, in which that is looked for."""
 _LARGEST: Final = 2**53
+_QUOTE, _OPENING = 0x22, (0x7B, 0x5B)
 _new = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
@@ -58,9 +63,15 @@ def _is_event_stream(tail: bytes) -> bool:
 
 def _of_events(tail: bytes) -> Usage | None:
     late: dict[str, int] = {}
-    for line in reversed(tail.splitlines()):
-        data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else line
-        counts = _counts(_document(data))
+    lines = tail.splitlines()
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at]
+        if line.startswith(b"data:"):  # whole, as far as it goes
+            counts = _counts(_parsed(line[5:].strip())) if _may_tell(line) else {}
+        elif at == 0:  # its start may be cut off
+            counts = _counts(_document(line))
+        else:
+            continue
         if counts:
             late = counts | late
             if "prompt" in late and "completion" in late:
@@ -72,26 +83,56 @@ def _of_json(tail: bytes) -> Usage | None:
     return _usage(_counts(_document(tail)))
 
 
+def _may_tell(text: bytes) -> bool:
+    """Whether there is such a key in it, or what may be one written with escapes."""
+    return b'"usage"' in text or b"\\u00" in text
+
+
 def _document(text: bytes) -> object:
     """The JSON document in `text`, or what can be told of its end when its start was cut off.
 
-    A cut document is closed again with an opening brace before each candidate key, the last one first: what follows
-    the key then parses to its end only if the key stood at the top, or one level down under `response`
-    (the closing events of the Responses API).
+    A cut document is closed again with an opening brace before the last key that stands at the top, or with two before
+    one that stands a level down, which is under `response` (the closing events of the Responses API). Only these two
+    are tried: an earlier key at the same level is followed by all of what a later one is followed by.
     """
-    if b'"usage"' not in text:
+    if not _may_tell(text):
         return None
     parsed = _parsed(text)
     if parsed is not None:
         return parsed
-    for key in reversed(list(_USAGE_KEY.finditer(text))):
-        rest = text[key.start() :]
-        parsed = _parsed(b"{" + rest)
-        if parsed is None:
-            parsed = _parsed(b'{"response":{' + rest)
-        if parsed is not None:
-            return parsed
-    return None
+    keys = [key.start() for key in _USAGE_KEY.finditer(text)]
+    if not keys:
+        return None
+    top, within = _levels(text, keys)
+    parsed = None if top < 0 else _parsed(b"{" + text[top:])
+    if not _counts(parsed) and within >= 0:
+        parsed = _parsed(b'{"response":{' + text[within:])
+    return parsed
+
+
+def _levels(text: bytes, keys: list[int]) -> tuple[int, int]:
+    """Where the last of `keys` begin that stand at the top, and one level down; -1: none does. In one pass: from the
+    first key on, every quote is seen for what it is."""
+    opened: list[int] = []  # at each key, since the first
+    depth, at = 0, 0
+    for found in _STRUCTURE.finditer(text, keys[0]):
+        sign = text[found.start()]
+        if sign == _QUOTE:
+            if at < len(keys) and found.start() == keys[at]:
+                opened.append(depth)
+                at += 1
+        elif sign in _OPENING:
+            depth += 1
+        else:
+            depth -= 1
+    top = within = -1
+    for key, level in zip(keys, opened, strict=False):
+        left = level - depth  # that are closed behind it
+        if left == _AT_TOP:
+            top = key
+        elif left == _IN_RESPONSE:
+            within = key
+    return top, within
 
 
 def _parsed(text: bytes) -> object:

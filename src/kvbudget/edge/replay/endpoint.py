@@ -12,6 +12,7 @@ import orjson
 from kvbudget.edge.replay.outcome import REFUSAL_STATUSES, Ending, Outcome
 from kvbudget.edge.replay.prompts import CountError
 from kvbudget.errors import BadValueError
+from kvbudget.units import decimal_number
 
 CONTROL_TIMEOUT_S = 30.0
 MAX_EVENT_BYTES = 4 * 1024 * 1024
@@ -265,7 +266,7 @@ def _pause_s(response: aiohttp.ClientResponse) -> float | None:
         return None
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            return min(max(float(response.headers[name]) * unit_s, 0.0), MAX_RETRY_AFTER_S)
+            return min(max(decimal_number(response.headers[name]) * unit_s, 0.0), MAX_RETRY_AFTER_S)
         except (KeyError, ValueError):
             continue
     return 1.0

@@ -1,4 +1,7 @@
-"""Decides what a replay reads from the engine's own /metrics: preemptions over the run and the mean use of the pool."""
+"""Decides what a replay reads from the engine's own /metrics: preemptions over the run and the mean use of the pool.
+
+A gate's tell the latter alone.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,6 +10,7 @@ import aiohttp
 
 from kvbudget.edge.replay.report import EngineReadings
 from kvbudget.engines.metrics.exposition import parsed
+from kvbudget.engines.metrics.gate import HELD, POOL
 from kvbudget.engines.readings import plain_name
 from kvbudget.engines.vllm_metrics import KV_CACHE_USAGE, NUM_PREEMPTIONS
 
@@ -26,6 +30,7 @@ class MetricsReader:
         self._first: float | None = None
         self._last: float | None = None
         self._uses: list[float] = []
+        self.is_gate = False  # what answered was a gate
 
     async def scrape(self) -> bool:
         """Takes one sample; False when the address gave none."""
@@ -42,6 +47,8 @@ class MetricsReader:
         if preemptions:
             self._last = sum(preemptions)
             self._first = self._last if self._first is None else self._first
+        if not uses and (use := gate_s_use(text)) is not None:
+            self.is_gate, uses = True, [use]
         if uses:
             self._uses.append(sum(uses) / len(uses))
         return bool(preemptions or uses)
@@ -66,3 +73,11 @@ def parse_samples(text: str) -> dict[str, list[float]]:
     for sample in parsed(text, _PLAIN.__contains__).samples:
         values[_PLAIN[sample.name]].append(sample.value)
     return values
+
+
+def gate_s_use(text: str) -> float | None:
+    """By a gate's metrics, the part of its pools that the engines hold; None: it is not a gate's, or not known."""
+    values: dict[str, float] = {HELD: -1.0, POOL: 0.0}
+    for sample in parsed(text, (HELD, POOL).__contains__).samples:
+        values[sample.name] = max(0.0, values[sample.name]) + sample.value
+    return values[HELD] / values[POOL] if values[HELD] >= 0 < values[POOL] else None

@@ -164,9 +164,15 @@ class _Metrics:
     async def __aenter__(self) -> MetricsReader:
         if await self._reader.scrape():
             self._sampler = asyncio.create_task(self._reader.sample_every(METRICS_PERIOD_S))
-        else:
+        if self._reader.is_gate:
             self._notes.append(
-                f"no engine metrics at {self._url}: preemptions and pool use are unknown; give --metrics-url"
+                f"{self._url} is a gate's: the use of the pool is read there, preemptions are unknown; the engine's "
+                "own /metrics tells them (--metrics-url)"
+            )
+        elif self._sampler is None:
+            self._notes.append(
+                f"no engine metrics at {self._url}: preemptions and pool use are unknown; give --metrics-url, the "
+                "engine's own /metrics or that of a gate's admin port"
             )
         return self._reader
 

@@ -10,6 +10,7 @@ from kvbudget.edge.http.address import address_of
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.tracing.context import RECORD_ALL, Sampler
 from kvbudget.errors import BadValueError, InputError, printable
+from kvbudget.units import decimal_number
 
 log = logging.getLogger("kvbudget.tracing")
 
@@ -98,7 +99,7 @@ def _sampler(told: Mapping[str, str]) -> Sampler:
         return Sampler(ratio, by_parent)
     argument = told.get("OTEL_TRACES_SAMPLER_ARG", "1")
     try:
-        ratio = float(argument)
+        ratio = decimal_number(argument.strip())
     except ValueError:
         ratio = -1.0
     if not 0 <= ratio <= 1:

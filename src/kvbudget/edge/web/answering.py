@@ -3,9 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 import orjson
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +25,31 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 _LARGEST = LARGEST_TRACE + 65536
+_INVALID: Final = "invalid_request_error"
+_UNAVAILABLE: Final = "service_unavailable_error"
+_SERVER: Final = "server_error"
+# Code -> type, in the words of the data plane's table (`edge.openai.errors`). Docs and tests read it.
+ADMIN_CODES: Final[dict[str, str]] = {
+    # what was asked for
+    "not_found": _INVALID,
+    "method_not_allowed": _INVALID,
+    "bad_input": _INVALID,
+    "bad_value": _INVALID,
+    "bad_config": _INVALID,
+    "unsupported": _INVALID,
+    "body_too_large": _INVALID,
+    # who asked
+    "unauthorized": "authentication_error",
+    "forbidden": "permission_error",
+    "rate_limit_exceeded": "rate_limit_error",
+    # what cannot be had just now
+    "busy": _UNAVAILABLE,
+    "too_many_watchers": _UNAVAILABLE,
+    "no_worker": _UNAVAILABLE,
+    "worker_gone": _SERVER,
+    "internal_error": _SERVER,
+}
+_BY_STATUS: Final = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 _Answering = Coroutine[Any, Any, Mapping[str, Any]]
 
 
@@ -81,7 +108,39 @@ async def body_of(request: Request, most: int, what: str) -> bytes:
 
 def refused(error: KvbudgetError, status: int = 400) -> Response:
     """What is wrong and what to do."""
-    return as_json({"error": {"message": error.message, "fix": error.fix, "code": error.code}}, status)
+    return told_error(status, error.code, error.message, fix=error.fix)
+
+
+def told_error(
+    status: int, code: str, message: str, *, fix: str = "", param: str | None = None, **beside: object
+) -> Response:
+    """One error in the contract's form, with `fix` where there is something to do. `beside`: members next to it."""
+    error = {"message": message, "type": ADMIN_CODES[code], "param": param, "code": code}
+    return as_json({"error": {**error, "fix": fix} if fix else error, **beside}, status)
+
+
+async def _of_the_framework(request: Request, error: Exception) -> Response:
+    """What no route has answered: an unknown path, another method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for that
+    code = _BY_STATUS.get(error.status_code, "bad_input")
+    told, fix = f"{HTTPStatus(error.status_code).phrase}: {request.method} {request.url.path[:200]}", ""
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))  # a set, in no order
+    if code == "not_found":
+        fix = "GET / tells the paths of this port"
+    elif allowed:
+        fix = f"it takes {allowed}"
+    answer = told_error(error.status_code, code, told, fix=fix)
+    if allowed:
+        answer.headers["allow"] = allowed
+    return answer
+
+
+async def _of_a_bug(request: Request, error: Exception) -> Response:
+    return told_error(500, "internal_error", f"{request.url.path[:200]} failed; the log of this process says how")
+
+
+ERROR_HANDLERS: Final[Mapping[Any, Any]] = {HTTPException: _of_the_framework, Exception: _of_a_bug}
+"""For every Starlette application of the admin port: errors that no code of ours answers, in the same form."""
 
 
 def as_json(document: object, status: int = 200) -> Response:

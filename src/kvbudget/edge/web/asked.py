@@ -4,21 +4,22 @@ Every field has a default, so that an address without any is a whole state: 32 l
 tokens, 16 requests, blocks of 16. What a field leaves open to the engine, such as max_num_seqs, the engine decides.
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvbudget.edge.web.catalogue import config_named
 from kvbudget.engines.flags import EngineFlags
-from kvbudget.errors import BadValueError
+from kvbudget.errors import BadValueError, InputError
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.planner.advice.cost import LARGEST_PRICE
 from kvbudget.planner.build import make_plan
-from kvbudget.planner.hardware.gpus import gpus_named
-from kvbudget.planner.paper import PRECISIONS, Shape, model_of_shape, precision_named
-from kvbudget.planner.request import Amount, Plan, PlanRequest
+from kvbudget.planner.hardware.gpus import Gpu, gpus_named
+from kvbudget.planner.paper import PRECISIONS, Shape, model_of_shape, plain_weights, precision_named
+from kvbudget.planner.request import Amount, Finding, Plan, PlanRequest
 from kvbudget.planner.sizes import memory_size
 from kvbudget.planner.workload.lengths import Lengths, parse_lengths
-from kvbudget.units import Bytes, Tokens, parse_length
+from kvbudget.units import Bytes, Tokens, decimal_number, format_size, is_digits, parse_length
 
 ENGINE = "vllm@0.32"
 DEFAULTS: Mapping[str, str] = {
@@ -30,6 +31,15 @@ DEFAULTS: Mapping[str, str] = {
 _MOST = {"layers": 512, "kv_heads": 512, "head_dim": 4096, "concurrency": 1_000_000, "block": 65536, "tp": 64,
          "max_num_seqs": 1_000_000}  # fmt: skip
 _LONGEST = 10**9
+_FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+# What the command line calls a field of this page.
+_FIELDS = {
+    "--gpu": "gpu", "--gpu-memory": "gpu_memory", "--gpu-memory-utilization": "utilization", "--weights": "weights",
+    "--activation": "activation", "--overhead": "overhead", "--tensor-parallel-size": "tp", "-tp": "tp",
+    "--max-num-seqs": "max_num_seqs", "--max-model-len": "context", "--block-size": "block",
+    "--kv-cache-dtype": "dtype", "--target-concurrency": "concurrency", "--prompt-lengths": "prompt_lengths",
+    "--output-lengths": "output_lengths", "--price-per-hour": "price_per_hour",
+}  # fmt: skip
 
 
 class Asked(NamedTuple):
@@ -93,7 +103,7 @@ def plan_asked(asked: Asked) -> Plan:
     """
     model, kv_dtype = _model(asked)
     fields = asked.fields
-    card, cards = gpus_named(fields["gpu"]) if fields["gpu"] else (None, None)
+    card, cards = _card(fields["gpu"]) if fields["gpu"] else (None, None)
     seqs = _whole(fields, "max_num_seqs") if fields["max_num_seqs"] else None
     if seqs is None and not has_card(asked):  # no card, no default of the engine: a limit that is none here
         seqs = max(256, asked.concurrency)
@@ -106,7 +116,8 @@ def plan_asked(asked: Asked) -> Plan:
     )
     if fields["utilization"]:
         flags = flags._replace(gpu_memory_utilization=_share(fields["utilization"]))
-    weights = _size(fields, "weights")
+    assumed = has_card(asked) and not (fields["weights"] or fields["model"]) and asked.config is None
+    weights = plain_weights(asked.shape) if assumed else _size(fields, "weights")
     request = PlanRequest(
         model=model,
         engine=ENGINE,
@@ -114,13 +125,16 @@ def plan_asked(asked: Asked) -> Plan:
         gpu=card,
         gpus=cards,
         gpu_memory=_size(fields, "gpu_memory"),
-        weights=None if weights is None else Amount(weights, "given", "weights"),
+        weights=None if weights is None else Amount(weights, "estimated" if assumed else "given", "weights"),
         activation=_size(fields, "activation"),
         overhead=_size(fields, "overhead"),
         prompt_lengths=asked.prompt_lengths,
         output_lengths=asked.output_lengths,
         target_concurrency=asked.target if has_card(asked) else None,
     )
+    if assumed:
+        plan = make_plan(request)
+        return plan._replace(findings=(*plan.findings, _assumed(weights or Bytes(0))))
     if has_card(asked):
         return make_plan(request)
     return _just_enough(request, asked)
@@ -129,6 +143,36 @@ def plan_asked(asked: Asked) -> Plan:
 def has_card(asked: Asked) -> bool:
     """Whether the memory of a card is known, so that the pool follows from it."""
     return bool(asked.fields["gpu"] or asked.fields["gpu_memory"])
+
+
+def _card(name: str) -> tuple[Gpu, int | None]:
+    try:
+        return gpus_named(name)
+    except InputError:
+        raise BadValueError(
+            f"gpu: {name[:40]!r} is unknown", fix="choose one of the list, or write what its driver shows as gpu_memory"
+        ) from None
+
+
+def _assumed(weights: Bytes) -> Finding:
+    return Finding(
+        "weights_assumed",
+        "warning",
+        f"a shape has no weights: {format_size(weights)} are taken, those of a plain decoder around it in 16 bits",
+        "write how large the weights are, choose a model of the catalogue, or paste its config.json",
+    )
+
+
+def in_words_of_the_page(error: InputError) -> InputError:
+    """The planner's own words name flags of the command line; here they are fields."""
+    said = [_FLAG.sub(_field_of, text) for text in (error.message, error.fix)]
+    told = BadValueError(said[0], fix=said[1])
+    told.code = error.code
+    return told
+
+
+def _field_of(flag: re.Match[str]) -> str:
+    return _FIELDS.get(flag[0], flag[0])
 
 
 def _just_enough(request: PlanRequest, asked: Asked) -> Plan:
@@ -150,7 +194,7 @@ def _model(asked: Asked) -> tuple[Model, str]:
 
 def _whole(fields: Mapping[str, str], name: str) -> int:
     text, most = fields[name], _MOST[name]
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+    number = int(text) if is_digits(text) and len(text) <= 9 else 0
     if not 1 <= number <= most:
         raise BadValueError(f"{name}: {text[:40]!r} is out of range", fix=f"a whole number from 1 to {most:,}")
     return number
@@ -158,7 +202,7 @@ def _whole(fields: Mapping[str, str], name: str) -> int:
 
 def _share(text: str) -> float:
     try:
-        share = float(text)
+        share = decimal_number(text)
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
@@ -168,7 +212,7 @@ def _share(text: str) -> float:
 
 def _price(text: str) -> float:
     try:
-        price = float(text)
+        price = decimal_number(text)
     except ValueError:
         price = 0.0
     if not 0 < price <= LARGEST_PRICE:
@@ -187,4 +231,4 @@ def _lengths(fields: Mapping[str, str], name: str) -> Lengths | None:
     return parse_lengths(fields[name], name) if fields[name] else None
 
 
-__all__ = ["DEFAULTS", "ENGINE", "PRECISIONS", "Asked", "asked_in", "has_card", "plan_asked"]
+__all__ = ["DEFAULTS", "ENGINE", "PRECISIONS", "Asked", "asked_in", "has_card", "in_words_of_the_page", "plan_asked"]

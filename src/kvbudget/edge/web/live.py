@@ -18,7 +18,7 @@ from kvbudget.edge.instances_api import instances_of, problem_of
 from kvbudget.edge.past import Past
 from kvbudget.edge.reception import Reception
 from kvbudget.edge.waiting import waiting_at
-from kvbudget.edge.web.answering import answered
+from kvbudget.edge.web.answering import answered, told_error
 from kvbudget.edge.web.simulation import MOST_REQUESTS, Simulator, changed_flags, what_if_flags
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.member import Member
@@ -51,8 +51,10 @@ class Live:
 
         async def stream(_: Request) -> Response:
             if self._watchers >= _MOST_WATCHERS:
-                told = f"{_MOST_WATCHERS} watch already; close another page\n"
-                return Response(told, status_code=503, headers={**_NO_STORE, "retry-after": "10"})
+                told = f"{_MOST_WATCHERS} watch already"
+                answer = told_error(503, "too_many_watchers", told, fix="close another page")
+                answer.headers["retry-after"] = "10"
+                return answer
             return StreamingResponse(self._events(), media_type="text/event-stream", headers=_NO_STORE)
 
         async def what_if(request: Request) -> Response:
@@ -143,6 +145,7 @@ def _request(living: Reservation, left_ns: int, now_ns: int) -> dict[str, object
         "prompt_tokens": sum(living.footprint.prompts),
         "max_new_tokens": living.footprint.max_new_tokens,
         "seen_tokens": living.seen_tokens,
+        "is_watched": living.paced,  # else nothing of its answer is seen before it ends
         "age_ms": (now_ns - living.made_ns) // 1_000_000,
         "left_ms": left_ns // 1_000_000,
     }

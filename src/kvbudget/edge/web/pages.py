@@ -15,8 +15,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from kvbudget.edge.web import catalogue
-from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused
-from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, plan_asked
+from kvbudget.edge.web.answering import HEADERS, answered, as_json, body_of, json_bytes, refused, told_error
+from kvbudget.edge.web.asked import DEFAULTS, PRECISIONS, Asked, asked_in, has_card, in_words_of_the_page, plan_asked
 from kvbudget.edge.web.budget_export import budget_toml, config_text
 from kvbudget.edge.web.examples import examples_told
 from kvbudget.edge.web.simulation import Simulator
@@ -91,7 +91,7 @@ def page_named(name: str) -> Response:
     static = {one.name: one for one in (files("kvbudget.edge.web") / "static").iterdir()}
     kind = _TYPES.get(name.rpartition(".")[2])
     if name not in static or kind is None:
-        return Response("no such file\n", status_code=404, headers=HEADERS, media_type="text/plain")
+        return told_error(404, "not_found", "no such file", param="name")
     return Response(static[name].read_bytes(), headers=HEADERS, media_type=kind)
 
 
@@ -117,7 +117,7 @@ async def _plan(request: Request) -> Response:
         state = await _state(request)
         document = await asyncio.to_thread(_document, state)
     except InputError as error:
-        return refused(error)
+        return refused(in_words_of_the_page(error))
     return as_json(document)
 
 
@@ -132,12 +132,12 @@ async def _export(request: Request) -> Response:
     }
     name = request.path_params["name"]
     if name not in writers:
-        return Response(f"one of {', '.join(writers)}\n", status_code=404, headers=HEADERS, media_type="text/plain")
+        return told_error(404, "not_found", "no such export", fix=f"one of {', '.join(writers)}", param="name")
     write, kind = writers[name]
     try:
         content = await asyncio.to_thread(write, await _state(request))
     except InputError as error:
-        return refused(error)
+        return refused(in_words_of_the_page(error))
     return Response(
         content, media_type=kind, headers={**HEADERS, "content-disposition": f'attachment; filename="{name}"'}
     )

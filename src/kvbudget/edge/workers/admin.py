@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from kvbudget import __version__
-from kvbudget.edge.web.answering import body_of
+from kvbudget.edge.web.answering import ERROR_HANDLERS, body_of, refused, told_error
 from kvbudget.edge.web.pages import which_pages
 from kvbudget.edge.workers import states
 from kvbudget.edge.workers.asking import Asking, Said
@@ -61,7 +61,8 @@ class WorkersAdmin:
                 Route("/live", self._live),
                 which_pages("/live"),  # a worker does not know who has signed in
                 Route("/{rest:path}", self._pass_on, methods=["GET", "POST"]),
-            ]
+            ],
+            exception_handlers=ERROR_HANDLERS,
         )
 
     async def tell_again(self, worker: Worker) -> None:
@@ -117,7 +118,7 @@ class WorkersAdmin:
         try:
             body = await body_of(request, _LARGEST_BODY, "the body")
         except BadValueError:
-            return JSONResponse({"error": f"more than {_LARGEST_BODY} bytes"}, status_code=413)
+            return told_error(413, "body_too_large", f"the body: more than {_LARGEST_BODY} bytes", fix="send less")
         target = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         said = await self._asking.post(target, body)
         if said and all(one.status == 200 for one in said):
@@ -130,7 +131,7 @@ class WorkersAdmin:
         try:
             await asyncio.to_thread(self._check)  # before any of them takes it
         except InputError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
+            return refused(error)
         said = await self._asking.post("/v1/reload", b"{}")
         own = [one.document() for one in said]
         names = {member: _union(own, member) for member in ("changed", "needs_restart")}
@@ -156,7 +157,7 @@ class WorkersAdmin:
         try:
             answer = await passed_on(request, self._asking.path(worker.number))
         except Gone as error:
-            return JSONResponse({"error": f"worker {worker.number} does not answer: {error}"}, status_code=502)
+            return told_error(502, "worker_gone", f"worker {worker.number} does not answer: {error}")
         answer.headers["x-kvbudget-worker"] = str(worker.number)
         if "worker" in request.query_params:  # what the page asks for next is of the same one
             answer.set_cookie(COOKIE, str(worker.number), samesite="strict", httponly=True)
@@ -201,7 +202,7 @@ def _together(said: list[Said], **more: object) -> Response:
 
 
 def _nobody() -> Response:
-    return JSONResponse({"error": "no worker serves"}, status_code=503)
+    return told_error(503, "no_worker", "no worker serves", fix="try again: a dead worker is started anew")
 
 
 def _union(documents: list[dict[str, Any]], member: str) -> list[str]:

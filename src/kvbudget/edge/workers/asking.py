@@ -9,6 +9,7 @@ import orjson
 
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.upstream import Response, Upstream, UpstreamError
+from kvbudget.edge.web.answering import told_error
 from kvbudget.edge.workers.crew import Crew, Worker
 
 _ANSWER_S: Final = 5.0
@@ -86,5 +87,5 @@ class Asking:
                 method.encode(), target.encode(), _JSON, body, self._answer_s
             )
         except UpstreamError as error:
-            return Said(worker.number, 0, orjson.dumps({"error": str(error)}))
+            return Said(worker.number, 0, bytes(told_error(502, "worker_gone", str(error)).body))
         return Said(worker.number, answer.status, answer.body)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvbudget.engines.commands.command import SAY_WITH_FLAGS, UNRESOLVED, Invocation, Note, shown
+from kvbudget.units import is_digits
 
 RUNTIMES = ("docker", "podman", "nerdctl")
 _VERBS = ("run", "create")
@@ -70,12 +71,12 @@ def _gpus(flag: str, value: str, before: int | None, notes: list[Note]) -> int |
             return before
         return (before or 0) + 1
     text = value.strip("\"'")
-    if text.isdigit():
+    if is_digits(text):
         return int(text[:6])
     fields = text.split(",")
     for index, field in enumerate(fields):
         name, _, rest = field.partition("=")
-        if name == "count" and rest.isdigit():
+        if name == "count" and is_digits(rest):
             return int(rest[:6])
         if name == "device" and UNRESOLVED not in rest:
             return len([one for one in [rest, *fields[index + 1 :]] if one and "=" not in one])

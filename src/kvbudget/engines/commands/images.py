@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from kvbudget.engines.commands.command import UNRESOLVED
+from kvbudget.units import is_digits
 
 
 class Image(NamedTuple):
@@ -50,14 +51,14 @@ def _version(tag: str, *, below: int) -> str | None:
         return None
     text = tag.removeprefix("v")
     end = 0
-    while end < len(text) and (text[end].isdigit() or text[end] == "."):
+    while end < len(text) and (is_digits(text[end]) or text[end] == "."):
         end += 1
     parts = text[:end].strip(".").split(".")
-    if len(parts) < 2 or not all(part.isdigit() and len(part) < 6 for part in parts) or int(parts[0]) >= below:
+    if len(parts) < 2 or not all(is_digits(part) and len(part) < 6 for part in parts) or int(parts[0]) >= below:
         return None
     return ".".join(parts)
 
 
 def _build(tag: str) -> str | None:
     last = tag.rpartition("-")[2]
-    return last if last[:1] == "b" and last[1:].isdigit() else None
+    return last if last[:1] == "b" and is_digits(last[1:]) else None

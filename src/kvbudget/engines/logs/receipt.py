@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kvbudget.units import GIB, MIB
+from kvbudget.units import GIB, MIB, is_digits
 
 _UNITS = {"GIB": GIB, "GB": GIB, "MIB": MIB, "MB": MIB, "B": 1}  # engines divide by 2**30 and print "GB" all the same
 _LARGEST = 1 << 60
@@ -117,7 +117,7 @@ def size(number: str, unit: str) -> int | None:
     factor = _UNITS.get(unit.upper())
     negative = number.startswith("-")
     whole, _, fraction = number.removeprefix("-").replace(",", "").partition(".")
-    if factor is None or not (whole + fraction).isdigit() or len(whole) > 15 or len(fraction) > 15:
+    if factor is None or not is_digits(whole + fraction) or len(whole) > 15 or len(fraction) > 15:
         return None
     found = int(whole or 0) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
     return -found if negative else found

@@ -40,6 +40,7 @@ class Branch:
         "lease_ns",
         "missing",
         "name",
+        "opens_ns",
         "settling",
         "short",
         "slices",
@@ -57,6 +58,7 @@ class Branch:
         self.short = False  # somebody else lacks something
         self.yields_to: int | None = None  # the class of one elsewhere who has waited much longer than all here
         self.settling = False
+        self.opens_ns = 0  # while it settles: when the leases of before are over at the latest
         self.missing = False  # of gates whose lease ran out something may still be in the engine
         self.branches = 1
         self._number = 0
@@ -120,6 +122,10 @@ class Branch:
         self.elsewhere = {account: one.elsewhere for account, one in answer.slices.items()}
         self.short, self.settling, self.branches = answer.short, answer.settling, answer.branches
         self.yields_to, self.missing = answer.yields_to, answer.missing
+        if not answer.settling:
+            self.opens_ns = 0
+        elif self.opens_ns <= now_ns:  # it began to settle before it answered, and does so for a lease
+            self.opens_ns = now_ns + self.lease_ns
         return True
 
     def failed(self, number: int | None = None) -> None:

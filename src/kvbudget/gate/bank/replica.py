@@ -43,7 +43,8 @@ class Replica:
         self.gate = gate
         self.tells_tenants = tells_tenants
         self.branch = branch
-        self.first = SliceChanged(Blocks(0), 0, now_ns + branch.lease_ns, Blocks(0))
+        until_ns = now_ns + branch.lease_ns
+        self.first = SliceChanged(Blocks(0), 0, until_ns, Blocks(0), opens_ns=until_ns)
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
         self._told: tuple[tuple[int, int], str | None] | None = None
@@ -183,6 +184,7 @@ class Replica:
             self._elsewhere_of(TENANT) if self.tells_tenants else None,
             self._elsewhere_of(TOKENS) if self.tells_tenants else None,
             self.branch.settling,
+            self.branch.opens_ns,
         )
 
     def _elsewhere_of(self, prefix: str) -> dict[str, int]:

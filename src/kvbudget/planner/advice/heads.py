@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kvbudget.errors import BadValueError
 from kvbudget.model.layers import Attention
 from kvbudget.planner.request import Plan
+from kvbudget.units import decimal_number
 
 _KEPT = 0.25  # of the tokens of all heads together, as the eviction what-if has it
 _MOST_HEADS = 1024
@@ -37,10 +38,10 @@ def parse_needs(text: str) -> tuple[float, ...]:
     if len(parts) > _MOST_HEADS:
         raise BadValueError(f"--head-needs: {len(parts)} numbers, more than {_MOST_HEADS}", fix=fix)
     try:
-        needs = tuple(float(part) for part in parts)
+        needs = tuple(decimal_number(part.strip()) for part in parts)
     except ValueError:
         raise BadValueError(f"--head-needs: {text[:40]!r} is no list of numbers", fix=fix) from None
-    if not all(0 <= need < float("inf") for need in needs):
+    if not all(need >= 0 for need in needs):
         raise BadValueError(f"--head-needs: {text[:40]!r} has a number out of range", fix=fix)
     return needs
 

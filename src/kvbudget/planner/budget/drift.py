@@ -7,7 +7,7 @@ from kvbudget.engines.logs.receipt import receipt_from, version_pair
 from kvbudget.errors import BadValueError
 from kvbudget.planner.budget.receipts import Row, compare
 from kvbudget.planner.budget.record import SCHEMA, section, tables
-from kvbudget.units import format_size, parse_length
+from kvbudget.units import decimal_number, format_size, parse_length
 
 _REVIEW = "review the new figures, then write them: kvbudget plan ... --write"
 
@@ -288,7 +288,7 @@ def tolerance_of(document: Mapping[str, object], name: str) -> float:
     value = section(document, "tolerance").get(name, 0)
     text = str(value).strip()
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = decimal_number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share < 10:

@@ -1,4 +1,5 @@
 // The few pieces by which every page is built: elements, tables, words. No page writes markup out of text.
+import { CHINESE, inChinese } from "./chinese.js";
 import { WORDS } from "./words.js";
 
 let language = "en";
@@ -7,10 +8,25 @@ export function word(key) {
   return WORDS[language][key] ?? key;
 }
 
+// A sentence that the planner said, in the language of the page.
+export function told(text) {
+  return language === "zh" ? inChinese(text) : text;
+}
+
+// A finding: what holds and what to do. In Chinese by its code, with the planner's or the engine's own words to open.
+export function finding({ code, message, fix }) {
+  const known = language === "zh" ? CHINESE.findings[code] : undefined;
+  if (!known) return [element("code", {}, code), ` ${message}. `, element("em", {}, fix)];
+  const own = element("details", { lang: "en" }, element("summary", { lang: "zh-Hans" }, word("original")), `${message}. ${fix}`);
+  return [element("code", {}, code), ` ${known[0]}`, element("em", {}, known[1]), own];
+}
+
 function speak(wanted) {
   language = wanted in WORDS ? wanted : "en";
   document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
   for (const one of document.querySelectorAll("[data-w]")) one.textContent = word(one.dataset.w);
+  const heading = document.querySelector("h1[data-w]");
+  if (heading) document.title = `${heading.textContent} · kvbudget`;
   for (const one of document.querySelectorAll("[data-w-label]")) one.setAttribute("aria-label", word(one.dataset.wLabel));
   for (const one of document.querySelectorAll("[data-w-hint]")) one.setAttribute("placeholder", word(one.dataset.wHint));
   return language;
@@ -39,9 +55,9 @@ export function problem(text) {
   place.textContent = text;
 }
 
-// Why the API refused: the admin port says it in one sentence, the pages' own paths with what to do.
+// Why the API refused, and what to do where that is said.
 export function refusalIn({ error }) {
-  return typeof error === "string" ? error : `${error.message}; ${error.fix}`;
+  return error.fix ? `${error.message}; ${error.fix}` : error.message;
 }
 
 export function swatch(key, text) {

@@ -1,5 +1,6 @@
 // The KV ledger: sends the fields to the planner, draws what it answers, keeps the state in the address.
-import { element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, swatch, word } from "./dom.js";
+import { element, fetched, fill, finding, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, swatch, told, word } from "./dom.js";
+import { CHINESE } from "./chinese.js";
 import { frontier } from "./frontier.js";
 import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
@@ -95,8 +96,9 @@ function query() {
 
 async function remember() {
   const address = query();
-  const lang = new URLSearchParams(location.search).get("lang");
-  if (lang) address.set("lang", lang);
+  for (const [name, value] of new URLSearchParams(location.search)) {
+    if (!(name in defaults)) address.append(name, value); // the language, and what is not ours
+  }
   const behind = new URLSearchParams();
   if (config) behind.set("config", await packed(config));
   if (kept) behind.set("kept", kept);
@@ -171,7 +173,7 @@ async function ask() {
   }
   if (mine !== asked) return;
   if (!good) {
-    problem(refusalIn(document_));
+    problem(told(refusalIn(document_)));
     return;
   }
   problem("");
@@ -187,8 +189,8 @@ function draw() {
   figures("figures", facts(shown));
   costs(shown.cost);
   worked();
-  by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : shown.verdict.word), " ", shown.sized_to_need ? "" : shown.verdict.sentence);
-  by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, line)));
+  by("verdict").replaceChildren(element("strong", { class: shown.verdict.good ? "good" : "bad" }, shown.sized_to_need ? "" : told(shown.verdict.word)), " ", shown.sized_to_need ? "" : sentence(shown));
+  by("formula").replaceChildren(...shown.formula.map((line) => element("li", {}, told(line))));
   bar(shown.bar);
   frontier(by("frontier"), shown.frontier);
   tables(shown);
@@ -196,6 +198,13 @@ function draw() {
   for (const one of document.querySelectorAll("[data-shows]")) one.hidden = shown[one.dataset.shows].length === 0;
   compare();
   remember();
+}
+
+// What the verdict amounts to; where it is an error, the first of them, as it is told below.
+function sentence({ verdict, findings }) {
+  const first = findings.find((one) => one.severity === "error");
+  const known = document.documentElement.lang === "en" || verdict.good ? undefined : CHINESE.findings[first?.code];
+  return known ? `${first.code}：${known[1]}` : told(verdict.sentence);
 }
 
 function facts(document_) {
@@ -272,7 +281,7 @@ function bar(parts) {
     ["col.size", true, (part) => part.text],
     ["col.share", true, (part) => `${(100 * part.share).toFixed(1)}%`],
     ["col.source", false, (part) => word(`source.${part.source}`)],
-    ["col.note", false, (part) => part.note],
+    ["col.note", false, (part) => told(part.note)],
   ], parts);
 }
 
@@ -299,8 +308,8 @@ function tables(document_) {
     ["col.page", true, (row) => `${number(row.page_size_bytes)} B`], ["col.blocks", true, (row) => number(row.blocks)],
   ], groups);
   fill(by("t-changes"), [
-    ["col.change", false, (row) => word(`change.${row.code}`)], ["col.before", true, (row) => row.before],
-    ["col.after", true, (row) => row.after], ["col.needed", true, (row) => row.needed.text],
+    ["col.change", false, (row) => word(`change.${row.code}`)], ["col.before", true, (row) => told(row.before)],
+    ["col.after", true, (row) => told(row.after)], ["col.needed", true, (row) => row.needed.text],
     ["col.ratio", true, (row) => row.ratio_text],
     ...(document_.sized_to_need ? [] : [["col.at_once", true, (row) => row.refused ? "–" : number(row.ceiling)]]),
   ], document_.changes);
@@ -315,16 +324,16 @@ function tables(document_) {
     ["col.blocks", true, (row) => number(row.blocks_each)], ["col.share_one", true, (row) => row.share_text],
   ], document_.splits, (row) => row.requests === document_.figures.concurrency);
   fill(by("t-naive"), [
-    ["col.formula", false, (row) => row.name], ["col.said", true, (row) => row.said_text],
-    ["col.ours", true, (row) => row.ours_text], ["col.ratio", true, (row) => row.ratio_text], ["col.why", false, (row) => row.why],
+    ["col.formula", false, (row) => told(row.name)], ["col.said", true, (row) => told(row.said_text)],
+    ["col.ours", true, (row) => told(row.ours_text)], ["col.ratio", true, (row) => row.ratio_text], ["col.why", false, (row) => told(row.why)],
   ], document_.naive);
   fill(by("t-retreat"), [
-    ["col.step", false, (row) => row.name], ["col.flag", false, (row) => row.flag],
+    ["col.step", false, (row) => told(row.name)], ["col.flag", false, (row) => told(row.flag)],
     ["col.cost", false, (row) => word(`cost.${row.cost}`)],
     ["col.at_once", true, (row) => row.together ? number(row.together.p95) : "–"],
-    ["col.note", false, (row) => row.together ? row.note : `${word("cannot")}: ${row.note}`],
+    ["col.note", false, (row) => row.together ? told(row.note) : `${word("cannot")}: ${told(row.note)}`],
   ], document_.retreat, (row) => row.enough === true);
-  by("findings").replaceChildren(...document_.findings.map((one) => element("li", { class: one.severity }, element("code", {}, one.code), ` ${one.message}. `, element("em", {}, one.fix))));
+  by("findings").replaceChildren(...document_.findings.map((one) => element("li", { class: one.severity }, ...finding(one))));
 }
 
 function exports() {

@@ -6,6 +6,7 @@ const by = (id) => document.getElementById(id);
 const SERIES = [["promised_blocks", "kv"], ["held_blocks", "weights"], ["elsewhere_blocks", "limit"], ["free_blocks", "activation"]];
 const KEPT_MS = 900_000;
 const PLACES = { max_num_seqs: COUNTS, max_context: LENGTHS }; // of the sliders of "what if"
+const FORECAST_MINUTES = 15; // before that the forecast calls itself cold
 const AGAIN_MS = 700; // after the last move of a slider, and while another simulation runs
 const OUTCOMES = ["goodput_tokens_per_s", "slo_fraction", "finished", "refused", "timed_out", "preemptions"];
 let past = {};
@@ -179,7 +180,7 @@ function holders(instance) {
   const longest = Math.max(1, ...instance.requests.map((one) => one.left_ms));
   const bar = element("div", { class: "groups", role: "img", "aria-label": `${instance.name}: ${number(instance.requests_in_all)}` });
   for (const one of instance.requests) {
-    const piece = element("i", { title: `${one.tenant}: ${number(one.blocks)} ${word("fig.blocks")}, ${number(one.seen_tokens)} / ${number(one.max_new_tokens)} token, ${seconds(one.left_ms)}` });
+    const piece = element("i", { title: `${one.tenant}: ${number(one.blocks)} ${word("fig.blocks")}, ${answered(one)} / ${number(one.max_new_tokens)} token, ${seconds(one.left_ms)}` });
     piece.style.flexGrow = String(one.blocks);
     piece.style.background = "var(--kv)";
     piece.style.opacity = String(0.35 + 0.65 * one.left_ms / longest);
@@ -190,6 +191,22 @@ function holders(instance) {
   free.style.background = "var(--free)";
   bar.append(free);
   return element("div", {}, element("p", { class: "note" }, `${instance.name}: ${number(instance.requests_in_all)}`), bar);
+}
+
+// Of what is not streamed nobody sees how far it is.
+function answered(one) {
+  return one.is_watched === false ? word("live.not_seen") : number(one.seen_tokens);
+}
+
+// Under a quarter of an hour of traffic a figure would say more than is known.
+function enough(row) {
+  return Boolean(row.forecast) && row.forecast.maturity !== "cold";
+}
+
+function foreseen(row) {
+  if (enough(row)) return `${number(row.forecast.expected)} (${number(row.forecast.low)}–${number(row.forecast.high)})`;
+  const seen = (row.minutes ?? []).filter((one) => one !== null).length;
+  return `${word("live.too_little")} (${number(Math.min(seen, FORECAST_MINUTES))} / ${FORECAST_MINUTES} min)`;
 }
 
 function duration(ms) {
@@ -205,7 +222,7 @@ function tables() {
   fill(by("t-holders"), [
     ["col.tenant", false, (row) => row.tenant], ...where, ["col.blocks_held", true, (row) => number(row.blocks)],
     ["col.left", true, (row) => seconds(row.left_ms)], ["col.age", true, (row) => seconds(row.age_ms)],
-    ["col.answer", true, (row) => `${number(row.seen_tokens)} / ${number(row.max_new_tokens)}`],
+    ["col.answer", true, (row) => `${answered(row)} / ${number(row.max_new_tokens)}`],
     ["col.prompt", true, (row) => number(row.prompt_tokens)],
   ], now.instances.flatMap((instance) => instance.requests.map((one) => ({ ...one, instance: instance.name }))));
   fill(by("t-queue"), [
@@ -223,10 +240,10 @@ function tables() {
   fill(by("t-forecast"), [
     ["col.instance", false, (row) => row.name], ["col.demand", true, (row) => number(row.demand_tokens)],
     ["col.pool_tokens", true, (row) => number(row.capacity_tokens)],
-    ["col.expected_most", true, (row) => row.forecast ? `${number(row.forecast.expected)} (${number(row.forecast.low)}–${number(row.forecast.high)})` : "–"],
-    ["col.likely", true, (row) => row.forecast ? row.forecast.probability.toLocaleString("en-US", { style: "percent", maximumFractionDigits: 1 }) : "–"],
+    ["col.expected_most", true, foreseen],
+    ["col.likely", true, (row) => enough(row) ? row.forecast.probability.toLocaleString("en-US", { style: "percent", maximumFractionDigits: 1 }) : "–"],
     ["col.free_in_10", true, (row) => number(row.drain?.free_blocks_in_10_s)], ["col.free_in_60", true, (row) => number(row.drain?.free_blocks_in_60_s)],
-  ], foretold, (row) => Boolean(row.forecast?.alarm));
+  ], foretold, (row) => enough(row) && row.forecast.alarm);
   fill(by("t-tenants"), [
     ["col.tenant", false, (row) => row.tenant], ["live.promised", true, (row) => number(row.promised_blocks)],
     ["live.waiting", true, (row) => number(row.waiting)],

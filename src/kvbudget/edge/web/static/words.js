@@ -1,7 +1,7 @@
 // What the pages say in each language. Keys are the same in all; a test compares them.
 export const WORDS = {
   en: {
-    other: "简体中文", title: "KV ledger", lead: "What the cache of a model takes, block for block as the engine counts it.",
+    other: "简体中文", original: "the planner's own words", title: "KV ledger", lead: "What the cache of a model takes, block for block as the engine counts it.",
     skip: "Skip to the numbers", model: "Model", load: "Load", card: "Card", by_shape: "by its shape, below",
     no_gpu: "none: a pool just as large as needed", paste: "Paste or drop a config.json", forget: "Back to the shape",
     pasted: "pasted config.json", "field.model": "From the catalogue", "field.layers": "Layers",
@@ -68,7 +68,7 @@ export const WORDS = {
     "col.outcome": "outcome",
     "live.findings": "Findings",
     "live.findings_note": "What the gate's own looks at its engines say is wrong, the most causal first, and the cheapest thing to do.",
-    "live.forecast": "The next half hour",
+    "live.forecast": "The next half hour", "live.too_little": "too little seen yet", "live.not_seen": "not seen",
     "live.forecast_note": "Demand is what would have to be in flight to serve everybody: promised, waiting and refused.",
     "col.demand": "demand, tokens", "col.pool_tokens": "pool, tokens", "col.expected_most": "most expected (90 % between)",
     "col.likely": "chance of 95 % of the pool", "col.free_in_10": "blocks free in 10 s", "col.free_in_60": "in 60 s",
@@ -183,7 +183,7 @@ export const WORDS = {
     "scenario.retrying": "assistant chat at 1.7 times what the engine serves, by clients who come back up to five times",
   },
   zh: {
-    other: "English", title: "KV 容量账本", lead: "模型的 KV 缓存要占多少显存，逐块计算，与引擎的算法一致。",
+    original: "规划器（引擎）的原文", other: "English", title: "KV 容量账本", lead: "模型的 KV 缓存要占多少显存，逐块计算，与引擎的算法一致。",
     skip: "跳到结果", model: "模型", load: "负载", card: "显卡", by_shape: "按下面的结构", no_gpu: "不指定：池子正好够用",
     paste: "粘贴或拖入 config.json", forget: "回到结构参数", pasted: "粘贴的 config.json", "field.model": "从目录选择",
     "field.layers": "层数", "field.kv_heads": "KV heads", "field.head_dim": "head 维度", "field.dtype": "缓存精度",
@@ -236,7 +236,7 @@ export const WORDS = {
     "col.waited": "已等", "col.expected": "预计共等", "col.deadline": "放弃前还有", "col.instance": "实例", "col.state": "状态",
     "col.pool": "池", "col.cap": "最长上下文", "col.tier": "档位", "col.outcome": "结局",
     "live.findings": "发现的问题", "live.findings_note": "网关对自己的引擎的观察说明哪里不对，最根本的原因在前，附最便宜的做法。",
-    "live.forecast": "接下来半小时", "live.forecast_note": "需求是要服务所有人所需的在飞 token：已承诺、排队和被拒绝的。",
+    "live.forecast": "接下来半小时", "live.too_little": "数据还不够", "live.not_seen": "看不到", "live.forecast_note": "需求是要服务所有人所需的在飞 token：已承诺、排队和被拒绝的。",
     "col.demand": "需求 token", "col.pool_tokens": "池 token", "col.expected_most": "预计最高（90 % 区间）",
     "col.likely": "达到池 95 % 的可能", "col.free_in_10": "10 秒后空闲块", "col.free_in_60": "60 秒后",
     "live.whatif": "如果", "live.whatif_note": "用模拟器重放最近几分钟的请求：分别用现在的限制和这里的限制。时间来自步时模型，只用来比较，不要当作实测。",

@@ -12,7 +12,7 @@ from kvbudget.engines.logs.receipt import Receipt, count, version_pair
 from kvbudget.engines.readings import EnginePool, pool_of_tokens
 from kvbudget.engines.window import Counts, EngineWindow, Limits, Observation
 from kvbudget.errors import InputError, UnsupportedError
-from kvbudget.units import Blocks, Tokens
+from kvbudget.units import Blocks, Tokens, is_digits
 
 LOG_WINDOW_S = 600.0
 _HINTS = (*vllm.HINTS, *sglang.HINTS, *llamacpp.HINTS)
@@ -68,7 +68,7 @@ def observation_of_log(text: str, window_s: float = LOG_WINDOW_S, *, source: str
         summed = tally.summed(window_s, reader.usual_s)
         window = _window(reader.engine, receipt, limits, summed, reader.rates)
         label = "engine" if reader.engine == "vllm" else "dp_rank"
-        where = f"{label}={int(name) if name.isdigit() else name}" if len(tallies) > 1 else ""
+        where = f"{label}={int(name) if is_digits(name) else name}" if len(tallies) > 1 else ""
         windows.append(replace(window, where=where))
     return Observation(engines=tuple(windows), sources=(source,) if source else ())
 
