@@ -126,3 +126,34 @@ def test_usage_at_the_end_is_read_as_by_a_parser(
         document = {"metadata": document}
     answer = json.dumps(document, separators=signs).encode()
     assert usage_in(answer) == _of_json(answer)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        '"usage":{"prompt_tokens":19,"completion_tokens":7,"total_tokens":26}}',
+        '"usage":{"prompt_tokens":19,"total_tokens":26,"completion_tokens":7,"prompt_tokens_details":null},"a":null}',
+        '"usage": {"prompt_tokens": 19, "completion_tokens": 7}, "timings": {"a": [1]}}',
+    ],
+)
+def test_what_stands_before_the_usage_of_a_plain_answer_is_not_read(end: str) -> None:
+    assert usage_in(b"no JSON at all, " + end.encode()) == TOLD
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        '{"a":{"usage":{"prompt_tokens":1,"completion_tokens":1}}}',
+        '{"a":"x\\"usage":{"prompt_tokens":1,"completion_tokens":1}}',
+        '{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}',
+        '{"usage":{"prompt_tokens":true}}',
+        '{"usage":null}',
+    ],
+)
+def test_what_only_looks_like_a_usage_at_the_end_is_none(end: str) -> None:
+    assert usage_in(b'{"b":1,' + end[1:].encode()) is None
+
+
+def test_cached_tokens_at_the_end_of_an_answer_are_told() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 16}}
+    assert usage_in(json.dumps({"a": 1, "usage": USAGE | details}).encode()) == Usage(Tokens(19), Tokens(7), Tokens(16))
