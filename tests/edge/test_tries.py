@@ -29,7 +29,8 @@ def test_who_is_tried_again_and_where(outcome: RelayOutcome, tries: int, alone: 
 
 
 def test_who_was_sent_before_the_engine_was_gone_is_tried_elsewhere_once() -> None:
-    lost = end(RelayOutcome.UNREACHABLE)._replace(sent=True)
+    lost = end(RelayOutcome.UNREACHABLE)
+    lost.sent = True
     assert [again_after(lost, tries, alone=False, recalled=False) for tries in (0, 1)] == [Again.ELSEWHERE, Again.NO]
 
 

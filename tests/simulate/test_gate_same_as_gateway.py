@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kvbudget.edge.answers import Refuser
+from kvbudget.edge.engine_headers import EngineHeaders
 from kvbudget.edge.flow import Flow
 from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
@@ -92,6 +93,7 @@ class GatewayInstance(SteppingInstance):
             now_ns=lambda: self.now_ns,
         )
         self.upstream = self
+        self.headers = EngineHeaders()
         self.said: dict[str, Any] = {}
         handle = self.gate.handle
 
@@ -103,9 +105,6 @@ class GatewayInstance(SteppingInstance):
         self.gate.handle = noting  # type: ignore[method-assign]
 
     # For the gateway: its backend, and the backend's upstream
-
-    def request_headers(self, exchange: Any, request_id: bytes) -> list[Any]:
-        return []
 
     def own_name(self, model: str) -> str:
         return model

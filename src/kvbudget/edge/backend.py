@@ -10,8 +10,8 @@ from typing import Final
 import orjson
 
 from kvbudget.edge.details import Details, details_of
-from kvbudget.edge.http.messages import ClientHeaders, Headers, OwnLines
-from kvbudget.edge.http.server import Exchange
+from kvbudget.edge.engine_headers import EngineHeaders
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.upstream import Response, UpstreamError
 from kvbudget.edge.http.way import Way
 from kvbudget.edge.scrape import EngineReading, reading_of
@@ -22,21 +22,7 @@ from kvbudget.units import Tokens
 log = logging.getLogger("kvbudget.backend")
 
 _PROBE_TIMEOUT_S: Final = 5.0
-_REQUEST_ID: Final = frozenset({b"x-request-id"})
-_TRACEPARENT: Final = frozenset({b"traceparent"})
-_NO_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
 _SOON_NS: Final = 500_000_000
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
-# A client's word to the gate is none to the engine. Host, Content-Length and Expect are the upstream's own matter.
-_NOT_FORWARDED: Final = frozenset(
-    {
-        b"x-request-id",
-        b"x-kvbudget-tenant",
-        b"x-kvbudget-priority",
-        b"x-kvbudget-deadline-ms",
-    }
-)
-_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +75,14 @@ class Backend:
         self.on_scrape: Callable[[str], None] = lambda text: None  # of an engine that is known, as it came
         self.credentials: Headers = []  # of the gate's own calls
         self.replaces_keys = False  # the engine gets its own key in place of the clients'
-        self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
-        self._plain = True  # a request's id is: `edge.identity` has looked at it
-        self._names_of_trace = _REQUEST_ID | _TRACEPARENT
-        self._without_trace = (_NOT_FORWARDED | _TRACEPARENT, _NOT_FORWARDED | _NO_TRACE)
+        self.headers = EngineHeaders()  # as it gets those of clients
 
     def use_api_key(self, key: str | None, *, replacing: bool) -> None:
         """From now on the engine's own key, if it has one. `replacing`: clients' keys are the gate's, so that the
         engine gets its own in their place; else theirs are for the engine, which judges them as without a gate."""
         self.credentials = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
-        self._without, self._names, self._key_line = _NOT_FORWARDED, _REQUEST_ID, b""
         self.replaces_keys = key is not None and replacing
-        if key is not None and replacing:
-            self._without = _NOT_FORWARDED | _CREDENTIALS
-            self._names = _REQUEST_ID | {b"authorization"}
-            self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
-        self._plain = key is None or key.isprintable()
-        self._names_of_trace = self._names | _TRACEPARENT
-        self._without_trace = (self._without | _TRACEPARENT, self._without | _NO_TRACE)
-
-    def request_headers(self, exchange: Exchange, request_id: bytes) -> ClientHeaders:
-        """The client's headers as the engine gets them: hop-by-hop ones aside, ours added."""
-        lines = b"".join((b"x-request-id: ", request_id, b"\r\n", self._key_line))
-        return _new(ClientHeaders, (self._without, _new(OwnLines, (self._names, lines, self._plain))))
-
-    def traced_headers(
-        self, exchange: Exchange, request_id: bytes, parent_line: bytes, *, begins: bool
-    ) -> ClientHeaders:
-        """The same of a request that is part of a trace: its parent is our span. `begins`: there was no trace before,
-        so that what the client says of the state of one is of none."""
-        lines = b"x-request-id: %b\r\n%b%b" % (request_id, self._key_line, parent_line)
-        return ClientHeaders(self._without_trace[begins], OwnLines(self._names_of_trace, lines))
+        self.headers = EngineHeaders(key if replacing else None)
 
     def own_name(self, model: str) -> str:
         """The engine's own name for a model that is asked for by another: an alias, or what it stands in for."""

@@ -101,7 +101,7 @@ class RelayEnds:
         if flow.unreported_events:
             gateway.relay_progressed(flow)
         backend = flow.backend
-        if not done or gateway.fleet.only is None:
+        if not done or gateway.only is None:
             self._hear(flow, end)
             if not done and self._tries_again(flow, end, outcome):
                 return

@@ -14,6 +14,7 @@ from kvbudget.edge.answers import Refuser, admitted_headers, identified
 from kvbudget.edge.arrivals import Arrivals
 from kvbudget.edge.backend import Backend
 from kvbudget.edge.ends import RelayEnds
+from kvbudget.edge.engine_headers import EngineHeaders
 from kvbudget.edge.flow import Flow, Held, State
 from kvbudget.edge.http.messages import ClientHeaders
 from kvbudget.edge.http.server import Exchange
@@ -85,7 +86,7 @@ class Gateway:
         self.fleet = fleet
         # What decides: the fleet, or the one gate itself, at no more cost than without a fleet.
         self.admission: Fleet | Gate = fleet if fleet.only is None else gate
-        self._only = gate if fleet.only is not None else None  # the same, for what is asked with every request
+        self.only = gate if fleet.only is not None else None  # the same, for what is asked with every request
         # Decide and count, but forward everything at once and as it came: neither refusal nor wait nor clamp.
         self.shadow = False
         self.access_log = access_log
@@ -165,7 +166,7 @@ class Gateway:
 
     def push(self, event: Event) -> None:
         """Give the gate an event and carry out what it commands."""
-        only = self._only
+        only = self.only
         try:
             now_ns = self.now_ns()
             commands = self.fleet.handle(event, now_ns) if only is None else only.handle(event, now_ns)
@@ -196,7 +197,7 @@ class Gateway:
                     self._execute(self._commands.popleft())
             finally:
                 self._executing = False
-        only = self._only
+        only = self.only
         if (self.fleet.next_wake_ns if only is None else only.next_wake_ns) != self._timer_ns:
             self._arm()
         for lending in self.lendings:
@@ -233,7 +234,7 @@ class Gateway:
         flow.state = _FORWARDED
         request_id = flow.identity.request_id
         gate, backend = self.gate, self.backend
-        several = self._only is None
+        several = self.only is None
         if several:
             if forwarded is None:
                 backend = self.backend_for(ask.model)
@@ -275,11 +276,12 @@ class Gateway:
             raise
 
     def _headers(self, flow: Flow, backend: Backend) -> ClientHeaders:
+        headers: EngineHeaders = backend.headers
         request_id, trace = flow.identity.request_id, None if flow.record is None else flow.record.trace
         if trace is None:
-            return backend.request_headers(flow.exchange, request_id)
+            return headers.of(request_id)
         parent_line = trace.sent(backend, self.now_ns())
-        return backend.traced_headers(flow.exchange, request_id, parent_line, begins=trace.begins)
+        return headers.traced(request_id, parent_line, begins=trace.begins)
 
     def _trace(self, record: Record, exchange: Exchange, counted_ns: int | None) -> None:
         assert self.tracer is not None  # noqa: S101 - asked before, so that nothing is called where it is off

@@ -48,7 +48,7 @@ class PassingBy:
             exchange,
             method=exchange.method,
             target=exchange.target,
-            headers=backend.request_headers(exchange, request_id),
+            headers=backend.headers.of(request_id),
             body=exchange.body,
             response_headers=[(b"x-request-id", request_id)],
             watcher=self,

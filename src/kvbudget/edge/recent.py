@@ -5,7 +5,7 @@ that what reads a log as a trace reads them as well; they are written out only w
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvbudget.edge.access_log import iso_time
 from kvbudget.edge.record import Record, RequestLog
@@ -14,21 +14,37 @@ from kvbudget.gate.refusals import Outcome, Refusal
 
 KEPT_NS: Final = 900 * 10**9
 MOST_ROWS: Final = 20_000
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
-class Row(NamedTuple):
+class Row:
     """One request that is over; 200 bytes each."""
 
-    since_ns: int
-    tenant: str
-    priority: int
-    outcome: Outcome  # its word is looked up when it is told
-    prompt_tokens: int
-    prompt_exact: bool
-    output_tokens: int | None
-    max_tokens: int | None
-    reserved_new_tokens: int | None
+    __slots__ = (
+        "max_tokens", "outcome", "output_tokens", "priority", "prompt_exact", "prompt_tokens", "reserved_new_tokens",
+        "since_ns", "tenant",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        since_ns: int,
+        tenant: str,
+        priority: int,
+        outcome: Outcome,
+        prompt_tokens: int,
+        prompt_exact: bool,
+        output_tokens: int | None,
+        max_tokens: int | None,
+        reserved_new_tokens: int | None,
+    ) -> None:
+        self.since_ns = since_ns
+        self.tenant = tenant
+        self.priority = priority
+        self.outcome = outcome  # its word is looked up when it is told
+        self.prompt_tokens = prompt_tokens
+        self.prompt_exact = prompt_exact
+        self.output_tokens = output_tokens
+        self.max_tokens = max_tokens
+        self.reserved_new_tokens = reserved_new_tokens
 
 
 class Recent:
@@ -65,12 +81,20 @@ class Recent:
         declared = None if asked is None else asked.declared
         granted = None if admitted is None else admitted.max_new_tokens
         since_ns, tenant, priority = record.since_ns, identity.tenant, identity.priority
-        row = (since_ns, tenant, priority, outcome, record.prompt_tokens, record.exact, output, declared, granted)
-        self._rows.append(_new(Row, row))
+        self._rows.append(
+            Row(since_ns, tenant, priority, outcome, record.prompt_tokens, record.exact, output, declared, granted)
+        )
 
 
 def _told(row: Row) -> dict[str, object]:
-    told: dict[str, object] = row._asdict()
-    told["outcome"] = row.outcome.value
-    del told["since_ns"]
-    return {"time": iso_time(row.since_ns), **told}
+    return {
+        "time": iso_time(row.since_ns),
+        "tenant": row.tenant,
+        "priority": row.priority,
+        "outcome": row.outcome.value,
+        "prompt_tokens": row.prompt_tokens,
+        "prompt_exact": row.prompt_exact,
+        "output_tokens": row.output_tokens,
+        "max_tokens": row.max_tokens,
+        "reserved_new_tokens": row.reserved_new_tokens,
+    }

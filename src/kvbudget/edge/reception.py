@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
-from itertools import count
 from typing import Final
 
 from kvbudget.edge.answers import identified
@@ -48,7 +47,7 @@ class Reception:
         self.logprobs = PromptLogprobs() if logprobs is None else logprobs
         self._bound = ThreadedBoundCounter()
         self.token_counts = TokenCounts(counter, self._bound, gateway.refuser)
-        self._keys = count(1)
+        self._taken = 0  # requests so far: each gets a key of its own
 
     def app(self, exchange: Exchange) -> None:
         """Begin one exchange; it is answered now or later, by us or by a relay."""
@@ -136,17 +135,23 @@ class Reception:
         return True
 
     def _begin(self, exchange: Exchange, surface: Surface, request_id: bytes) -> None:
-        admission, fleet = self.gateway.admission, self.gateway.fleet
+        gateway = self.gateway
+        only = gateway.only
         try:
             identity = self.identities.read_of(exchange, request_id)
             ask = parse_ask(surface, exchange.body)
             if exchange.unseen:
                 ask = ask._replace(paced=False)  # its tokens pass where nobody tells us of them
-            flow = Flow(self.gateway, f"r{next(self._keys)}", exchange, identity, ask)
-            unknown = fleet.only is None and not fleet.serves(ask.model)
-            if unknown or admission.draining or not admission.backend_up:
+            self._taken += 1
+            flow = Flow(gateway, f"r{self._taken}", exchange, identity, ask)
+            if only is not None:
+                refused = only.draining or not only.backend_up
+            else:
+                fleet = gateway.fleet
+                refused = not fleet.serves(ask.model) or fleet.draining or not fleet.backend_up
+            if refused:
                 # Who will be refused whatever its length needs no count, least of all from an engine that is down.
-                self.gateway.arrive(flow, ask, _UNCOUNTED)
+                gateway.arrive(flow, ask, _UNCOUNTED)
                 return
             if ask.beam:
                 self._check_beam()

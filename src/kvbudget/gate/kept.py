@@ -124,7 +124,7 @@ def _groups_of(groups: Groups, priority: int, lends: bool) -> tuple[Kept, ...]:
 
 def _take(blocks: list[float], held: list[float]) -> None:
     for g, less in enumerate(held):
-        blocks[g] -= less
+        blocks[g] = blocks[g] - less
 
 
 def _come_by(outlook: Outlook) -> list[float]:

@@ -128,9 +128,9 @@ class Habit:
 
     def ended(self, tokens: int) -> None:
         """A sequence ended of itself with its `tokens`-th token, of which `lived` was told."""
-        k = bin_of(tokens - 1)
-        self.ends[k] += self.weight
-        self._partly[k] -= 0.5 * self.weight  # it lived through half of the last one
+        k, ends, partly = bin_of(tokens - 1), self.ends, self._partly
+        ends[k] = ends[k] + self.weight
+        partly[k] = partly[k] - 0.5 * self.weight  # it lived through half of the last one
         self.at_limit()
 
     def at_limit(self) -> None:
@@ -256,12 +256,14 @@ def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     same = first == last
     begun = end - start if same else EDGES[first + 1] - start
     for habit in habits:
-        weight = habit.weight
-        habit._partly[first] += weight * begun
+        # Written out: compiled, `+=` on a float of a list is the interpreter's addition.
+        weight, partly = habit.weight, habit._partly
+        partly[first] = partly[first] + weight * begun
         if not same:
-            habit._partly[last] += weight * (end - EDGES[last])
-            habit._through[first + 1] += weight
-            habit._through[last] -= weight
+            through = habit._through
+            partly[last] = partly[last] + weight * (end - EDGES[last])
+            through[first + 1] = through[first + 1] + weight
+            through[last] = through[last] - weight
         habit._unread += 0.03
 
 

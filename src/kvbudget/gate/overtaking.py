@@ -249,7 +249,7 @@ def _shares_of(head: Head, outlook: Outlook) -> list[Share]:
 
 
 def _take_off(demand: Demand, share: Share) -> None:
-    means, alive = share.mean, share.alive
+    means, alive, blocks, sequences = share.mean, share.alive, demand.blocks, demand.sequences
     for g in range(len(means)):
-        demand.blocks[g] -= means[g]
-        demand.sequences[g] -= alive[g]
+        blocks[g] = blocks[g] - means[g]
+        sequences[g] = sequences[g] - alive[g]

@@ -30,9 +30,10 @@ class Demand:
     def add(self, other: "Demand", sign: float) -> None:
         """Sum over several, or over a part of it."""
         self.tokens += int(sign * other.tokens)
-        for g in range(len(GRID)):
-            self.blocks[g] += sign * other.blocks[g]
-            self.sequences[g] += sign * other.sequences[g]
+        blocks, sequences, more_blocks, more_sequences = self.blocks, self.sequences, other.blocks, other.sequences
+        for g in range(len(GRID)):  # written out: compiled, `+=` on a float of a list is the interpreter's addition
+            blocks[g] = blocks[g] + sign * more_blocks[g]
+            sequences[g] = sequences[g] + sign * more_sequences[g]
 
 
 class Part:

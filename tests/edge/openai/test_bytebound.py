@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvbudget.edge.openai import bytebound
 from kvbudget.edge.openai.bytebound import (
+    MAX_INDENT_BYTES,
     STRUCTURE_GROWTH,
     content_bound,
     contents_bound,
@@ -121,11 +122,12 @@ def test_a_deep_body_takes_no_memory_for_its_indentation() -> None:
     assert peak < 4_000_000
 
 
-def test_indentation_beyond_every_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 10_000)
-    assert json_bound(_nested(10, 50)) < STRUCTURE_GROWTH * 11_000
+def test_indentation_beyond_every_context_is_refused() -> None:
+    level_bytes = 3 * 4 * 60_000  # one more level moves the three lines of each object four blanks to the right
+    levels = MAX_INDENT_BYTES // level_bytes
+    assert json_bound(_nested(levels - 3, 60_000)) > STRUCTURE_GROWTH * (MAX_INDENT_BYTES - 3 * level_bytes)
     with pytest.raises(BadRequestError, match="levels deep") as caught:
-        json_bound(_nested(100, 50))
+        json_bound(_nested(levels, 60_000))
     assert caught.value.code == "prompt_too_large"
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deep_json import deep_json
 from kvbudget.edge.openai import bytebound
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
@@ -153,9 +154,8 @@ def test_reading_a_body_measures_nothing_that_a_thread_could(monkeypatch: pytest
     assert BoundCounter().count(ask).prompt_tokens[0] > 0
 
 
-def test_an_absurd_structure_is_refused_by_the_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 1000)
-    tools = [{"type": "function", "parameters": [[[[[0] * 100]]]]}]
+def test_an_absurd_structure_is_refused_by_the_thread_as_well() -> None:
+    tools = [{"type": "function", "parameters": deep_json(100_000)}]
     ask = parse_ask(Surface.RESPONSES, json.dumps({"input": "a", "tools": tools}).encode())
     counter = ThreadedBoundCounter(inline_bytes=1)
 

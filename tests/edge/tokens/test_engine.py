@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.openai import bytebound
+from deep_json import deep_json
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.body import LARGE_BODY_BYTES
 from kvbudget.edge.openai.errors import BadRequestError, ModelNotFoundError
@@ -230,17 +230,14 @@ def test_an_integer_that_cannot_be_passed_on_is_the_requests_fault(chat: Callabl
 
 
 @pytest.mark.parametrize("members", [STRUCTURE_BYTES, LARGE_BODY_BYTES])
-def test_an_absurd_structure_is_refused_before_the_engine_is_asked(
-    chat: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch, members: int
-) -> None:
-    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 100_000)
+def test_an_absurd_structure_is_refused_before_the_engine_is_asked(chat: Callable[..., Ask], members: int) -> None:
     asked: list[str] = []
 
     async def post(path: str, body: bytes) -> tuple[int, bytes]:
         asked.append(path)
         return 200, b'{"count":1}'
 
-    ask = chat("a", tools=[{"function": {"name": "f", "parameters": {"a": [0] * (members // 2)}}}])
+    ask = chat("a", tools=[{"function": {"name": "f", "parameters": deep_json(members)}}])
 
     async def count() -> None:
         counting = EngineCounter(post).count(ask)

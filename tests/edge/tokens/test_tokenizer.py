@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from kvbudget.edge.openai import bytebound
+from deep_json import deep_json
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.tokens.bound import BoundCounter
@@ -29,11 +29,8 @@ TEXTS = st.text(max_size=40) | st.sampled_from(
 )
 
 
-def test_an_absurd_structure_is_refused_before_a_template_may_indent_it(
-    counter: TokenizerCounter, chat: AskOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bytebound, "MAX_INDENT_BYTES", 100_000)
-    tool = {"function": {"name": "f", "parameters": {"a": [[[[[0] * 10_000]]]]}}}
+def test_an_absurd_structure_is_refused_before_a_template_may_indent_it(counter: TokenizerCounter, chat: AskOf) -> None:
+    tool = {"function": {"name": "f", "parameters": deep_json(100_000)}}
 
     async def later() -> None:
         counting = counter.count(chat("a", tools=[tool]))

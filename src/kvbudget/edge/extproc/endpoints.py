@@ -71,8 +71,8 @@ class Endpoints:
             except (OSError, TimeoutError) as error:
                 log.warning("the name of instance %s has no address: %s", name, error)
                 continue
-            if self._hosts.get(name) is not place:
-                continue  # it has gone meanwhile, or is another one
+            if self._hosts.get(name) != place:  # not `is`: compiled, a tuple of known length is another one each time
+                continue  # it has gone meanwhile, or is elsewhere
             found = [host_port(str(info[4][0]), port) for info in infos]
             if found and self._found[name] not in found:
                 log.info("instance %s is at %s", name, found[0])

@@ -43,6 +43,7 @@ EMPTY_LINES: Final = 8
 """Empty lines that are skipped before a request; RFC 9112, 2.2, asks for at least one."""
 ACCOUNTED_BYTES: Final = 65536
 """Bodies from here on count as buffered. Smaller ones, nearly all, are bounded by the number of connections."""
+_now_ns: Final = time.monotonic_ns
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -315,7 +316,7 @@ class ClientConnection:
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self._state = _BUSY
         self._deadline_s = None
-        exchange = Exchange(head, body, self._peer, time.monotonic_ns(), self, self._known)
+        exchange = Exchange(head, body, self._peer, _now_ns(), self, self._known)
         self._exchange = exchange
         size_bytes = len(body)
         if size_bytes >= ACCOUNTED_BYTES:

@@ -23,7 +23,7 @@ _ABSOLUTE_FORM: Final = re.compile(rb"(?i:https?)://([^:/?#@][^/?#@]*)((?:[/?].*
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~%-]*)(?::[0-9]{0,5})?")
 # Most requests have none of these, and one set operation says so.
 _RARE: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
-_new = tuple.__new__  # without the call into Python that a NamedTuple makes first: 0.08 us instead of 0.22
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first: 0.08 us instead of 0.22
 _HASH, _TAB = b"#\t"  # to look for a number in bytes takes a fifth of the time of looking for bytes
 _EVENT_STREAM: Final = b"text/event-stream"
 LENGTH_DIGITS: Final = 18

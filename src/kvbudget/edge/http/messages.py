@@ -3,7 +3,7 @@
 import http
 import json
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 """Names lower-cased, values without surrounding blanks, in the order of the wire."""
@@ -52,22 +52,28 @@ DATA_PLANE_CODES: Final[dict[str, int]] = {
 """
 
 
-class OwnLines(NamedTuple):
+class OwnLines:
     """Headers of ours, as they stand on the wire: `lines` end with CRLF each, `names` are theirs, lower-cased.
 
     `plain`: no value in it can hold CR, LF or NUL, whoever sent it: they are numbers, or were looked at before.
     """
 
-    names: frozenset[bytes]
-    lines: bytes
-    plain: bool = False
+    __slots__ = ("lines", "names", "plain")
+
+    def __init__(self, names: frozenset[bytes], lines: bytes, plain: bool = False) -> None:
+        self.names = names
+        self.lines = lines
+        self.plain = plain
 
 
-class ClientHeaders(NamedTuple):
+class ClientHeaders:
     """The client's own headers, to be forwarded without those named, and with ours behind them."""
 
-    without: frozenset[bytes]
-    own: OwnLines
+    __slots__ = ("own", "without")
+
+    def __init__(self, without: frozenset[bytes], own: OwnLines) -> None:
+        self.without = without
+        self.own = own
 
 
 _NEVER_NAMED: Final = frozenset({b"close", b"keep-alive", b"content-length", b"content-type", b"host"})

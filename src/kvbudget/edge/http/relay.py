@@ -6,7 +6,7 @@ The hot path is `on_body`: one read from the upstream is one write to the client
 import enum
 import json
 import logging
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kvbudget.edge.http.chunked import LAST_CHUNK, chunk
 from kvbudget.edge.http.events import EventCounter
@@ -63,7 +63,7 @@ _BEFORE_HEAD: Final = {
 _DONE: Final = RelayOutcome.DONE
 
 
-class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a frozen dataclass 0.55
+class RelayEnd:
     """What is known at the end.
 
     `status` and `headers` are the upstream's (None and empty when no head came; without Content-Length). `body_tail`
@@ -73,14 +73,27 @@ class RelayEnd(NamedTuple):  # one is made for every request: 0.08 us, and a fro
     upstream may have read it, whatever became of it then.
     """
 
-    outcome: RelayOutcome
-    status: int | None
-    headers: Headers
-    body_tail: bytes
-    events: int
-    body_bytes: int
-    message: str = ""
-    sent: bool = False
+    __slots__ = ("body_bytes", "body_tail", "events", "headers", "message", "outcome", "sent", "status")
+
+    def __init__(
+        self,
+        outcome: RelayOutcome,
+        status: int | None,
+        headers: Headers,
+        body_tail: bytes,
+        events: int,
+        body_bytes: int,
+        message: str = "",
+        sent: bool = False,
+    ) -> None:
+        self.outcome = outcome
+        self.status = status
+        self.headers = headers
+        self.body_tail = body_tail
+        self.events = events
+        self.body_bytes = body_bytes
+        self.message = message
+        self.sent = sent
 
 
 class Watcher(Protocol):
@@ -354,7 +367,7 @@ class Relay(Transfer):
 
     def _end(self, outcome: RelayOutcome, message: str = "") -> None:
         head = self.head
-        fields = (
+        end = RelayEnd(
             outcome,
             None if head is None else head.status,
             self._headers(),
@@ -365,7 +378,7 @@ class Relay(Transfer):
             self.sent_s > 0.0,
         )
         try:
-            self._watcher.on_end(tuple.__new__(RelayEnd, fields))
+            self._watcher.on_end(end)
         except Exception:
             _LOG.exception("the watcher of a relay failed")
             self._exchange.fail(500, "internal_error", "internal error of the gateway")

@@ -49,10 +49,13 @@ class _Known:
             length = 10 * length + byte - _ZERO
             stop += 1
         # Only as we would write it: an answer without a body is framed otherwise, and 007 is read as it stands there.
-        if stop == start or data[start] == _ZERO or not data.startswith(self._behind, stop):
+        if stop == start or data[start] == _ZERO:
+            return 0
+        end = stop + len(self._behind)
+        if data[stop:end] != self._behind:  # `startswith` from a place on is, compiled, a call into the interpreter
             return 0
         self.length = length
-        return stop + len(self._behind)
+        return end
 
 
 class KnownRequest(_Known):

@@ -23,6 +23,7 @@ MAX_MEMBERS: Final = 10_000
 # Bytes from which a body may hold so many objects that work on each of them is felt by other requests.
 LARGE_BODY_BYTES: Final = 1024 * 1024
 
+_from_json: Final = jiter.from_json
 _STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 # Objects and arrays down to a depth that hardly any value has, in one go of C: bracket by bracket, a body of 16 MiB of
 # them kept the event loop for more than a second.
@@ -62,10 +63,10 @@ def _parsed(raw: bytes) -> object:
     """The value in `raw`. Cyclic garbage is not looked for meanwhile: a value from JSON holds none, and the search,
     begun anew with every 700 objects, made up to nine tenths of the time for bodies of millions."""
     if len(raw) < LARGE_BODY_BYTES or not gc.isenabled():
-        return jiter.from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+        return _from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
     gc.disable()
     try:
-        return jiter.from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+        return _from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
     finally:
         gc.enable()
 

@@ -60,7 +60,7 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
             if type(content := message.get("content")) is list:
                 parts += content
     images = _images(body, parts) if parts else ()
-    if body.keys().isdisjoint(_OPTIONS):
+    if not fields.has_any(body, _OPTIONS):
         return _new(ChatPrompt, (messages, None, True, False, {}, False, images))
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False

@@ -9,6 +9,7 @@ from kvbudget.edge.openai.errors import BadRequestError, shown
 
 LARGEST_INTEGER: Final = 2**53
 _OBJECTS: Final = frozenset((dict,))
+_FEW: Final = 16
 
 # Where a member stands, as `spelled` writes it. Kept in pieces: a body may hold half a million members, and their
 # names are wanted only when one is refused.
@@ -64,10 +65,28 @@ def objects(body: dict[str, object], name: str, at: str = "") -> tuple[dict[str,
     items = json_array(body, name, at)
     if items is None:
         return None
-    if not _OBJECTS.issuperset(map(type, items)):  # in C: an array may hold half a million of them
+    if not _are_objects(items):
         index = next(index for index, item in enumerate(items) if not isinstance(item, dict))
         raise _wrong(f"{at}{name}[{index}]", "an object", items[index])
     return tuple(cast("list[dict[str, object]]", items))
+
+
+def _are_objects(items: list[object]) -> bool:
+    if len(items) > _FEW:
+        return _OBJECTS.issuperset(map(type, items))  # in C: an array may hold half a million of them
+    for item in items:  # noqa: SIM110 - a generator takes longer than the few that there are
+        if type(item) is not dict:
+            return False
+    return True
+
+
+def has_any(body: dict[str, object], names: frozenset[str]) -> bool:
+    """Whether it has a member of one of these names."""
+    # By hand: compiled, that takes a third of what a view of the keys and its method take.
+    for name in body:  # noqa: SIM110 - as would a generator, not compiled
+        if name in names:
+            return True
+    return False
 
 
 def spelled(path: Path) -> str:

@@ -8,13 +8,14 @@ import orjson
 
 from kvbudget.edge.openai.ask import Ask, Surface, TextPrompt, TokenPrompt
 from kvbudget.edge.openai.body import Span, member_spans
+from kvbudget.edge.openai.fields import has_any
 
 # Other names under which engines read the same cap on the OpenAI routes: SGLang prefers max_tokens to
 # max_completion_tokens, llama.cpp prefers n_predict to both. One larger than the grant would undo it.
 _ALIASES: Final = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict")
 _PLAIN: Final = (int, float, type(None))  # what else a cap may be is no number, and changed whatever it says
 _COUNTED: Final = TokenPrompt((1,))  # in place of a prompt that is counted
-_NO_OTHER_NAME: Final = frozenset(name for name in _ALIASES if name != "max_tokens").isdisjoint
+_OTHER_NAMES: Final = frozenset(name for name in _ALIASES if name != "max_tokens")
 
 
 # Members with which the engine needs the text of the prompt, or reads another part of it than was counted.
@@ -63,7 +64,7 @@ def forwarded_body(ask: Ask, max_new_tokens: int, token_ids: Sequence[int] | byt
     """
     body = ask.body
     plain = ask.max_new_field == "max_tokens" and body.get("max_tokens") == max_new_tokens
-    if plain and token_ids is None and _NO_OTHER_NAME(body.keys()):
+    if plain and token_ids is None and not has_any(body, _OTHER_NAMES):
         return ask.raw  # what most bodies are, without looking at each name
     if not ask.max_new_field:
         return ask.raw  # nothing is generated

@@ -18,18 +18,14 @@ _USAGE_KEY: Final = re.compile(rb'(?<!\\)"(?:u|\\u0075)(?:s|\\u0073)(?:a|\\u0061
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _AT_TOP: Final = 1  # braces that are open at a key, of a document that ends whole
 _IN_RESPONSE: Final = 2
-# What nearly every plain answer ends with: its own usage, in OpenAI's or in vLLM's order, and behind it members that
-# are null. With one closing brace left, that key stood at the top of the document.
-_LAST_USAGE: Final = re.compile(
-    rb'(?<!\\)"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(0|[1-9][0-9]{0,14})\s*,(?:\s*"total_tokens"\s*:\s*[0-9]+\s*,)?'
-    rb'\s*"completion_tokens"\s*:\s*(0|[1-9][0-9]{0,14})\s*(?:,\s*"total_tokens"\s*:\s*[0-9]+\s*)?'
-    rb'(?:,\s*"prompt_tokens_details"\s*:\s*null\s*)?\}(?:\s*,\s*"[a-z_]+"\s*:\s*null)*\s*\}\s*'
-).fullmatch
 _USAGE_BYTES: Final = 512
-"""Of an answer's end, in which that is looked for."""
+"""Of an answer's end, in which a plain answer's own usage is looked for first."""
+_BACKSLASH: Final = 92
+_BRACE: Final = 125
 _LARGEST: Final = 2**53
 _QUOTE, _OPENING = 0x22, (0x7B, 0x5B)
-_new = tuple.__new__  # without the call into Python that a NamedTuple makes first
+_USUAL: Final = frozenset(("prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"))
+_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Usage(NamedTuple):
@@ -47,13 +43,28 @@ def usage_in(tail: bytes) -> Usage | None:
     counts over two events (`message_start`, `message_delta`); they are joined when both are in the tail.
     """
     at = tail.rfind(b'"usage"', -_USAGE_BYTES)
-    if at > 0 and (last := _LAST_USAGE(tail, at)) is not None:  # without reading the rest, which may be long
-        return _new(Usage, (int(last[1]), int(last[2]), None))
+    if at > 0 and tail[-1] == _BRACE and tail[at - 1] != _BACKSLASH:
+        told = _last_usage(tail[at:])  # without reading the rest, which may be long
+        if told is not None:
+            return told
     tail = bytes(tail[-TAIL_BYTES:])
     try:
         return _of_events(tail) if _is_event_stream(tail) else _of_json(tail)
     except (ValueError, RecursionError):  # orjson's error is a ValueError; a tail may hold anything
         return None
+
+
+def _last_usage(end: bytes) -> Usage | None:
+    """Of an answer that ends with its usage, and perhaps with other members behind it, and that has the usual members
+    alone. With one brace left to close, the key stood at the top of the document. None says nothing."""
+    document = _parsed(b"{" + end)
+    usage = document.get("usage") if isinstance(document, dict) else None
+    if not isinstance(usage, dict) or not _USUAL.issuperset(usage) or usage.get("prompt_tokens_details") is not None:
+        return None
+    prompt_tokens, output_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if _is_count(prompt_tokens) and _is_count(output_tokens):
+        return _new(Usage, (prompt_tokens, output_tokens, None))
+    return None
 
 
 def _is_event_stream(tail: bytes) -> bool:

@@ -12,7 +12,7 @@ _new: Final = tuple.__new__  # without the call into Python that a NamedTuple ma
 
 def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     """The Ask of a chat body. Raises BadRequestError."""
-    plain = body.keys().isdisjoint(members.OPTIONS)
+    plain = not fields.has_any(body, members.OPTIONS)
     sequences = 1 if plain else members.sequences(body)
     beam = not plain and fields.boolean(body, "use_beam_search") is True
     # vLLM 0.32 to_sampling_params: chat echo sets prompt_logprobs to top_logprobs, which is 0 and not None.
