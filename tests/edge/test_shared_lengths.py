@@ -9,7 +9,7 @@ from kvbudget.edge.bank.lengths_note import packed
 from kvbudget.edge.bank.memory import MemoryStore
 from kvbudget.edge.bank.store import LedgerError
 from kvbudget.edge.shared_lengths import TOPIC, SharedLengths
-from kvbudget.gate.bank.board import Notes, Put
+from kvbudget.gate.bank.board import MOST_READS, Notes, Put
 from kvbudget.gate.bank.experience import Experience
 from kvbudget.gate.lengths import Lengths
 
@@ -31,11 +31,15 @@ class Failing(MemoryStore):
 
 def seen(answers: int) -> Lengths:
     lengths = Lengths()
+    see(lengths, answers)
+    return lengths
+
+
+def see(lengths: Lengths, answers: int) -> None:
     for _ in range(answers):
         for habit in lengths.chain("acme", "chat m", 1024, 100):
             habit.lived(0, 80)
             habit.ended(80)
-    return lengths
 
 
 def gate(store: MemoryStore, life: str, lengths: Lengths) -> SharedLengths:
@@ -57,6 +61,32 @@ def test_each_learns_what_the_others_see() -> None:
         await one.exchange()
         await one.exchange()
         assert board.exchange(Put("reader", 1, 0, ""), 0).seen <= before + 1  # what did not change is not left again
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("gates", [9, 10, 20, 64])
+def test_of_any_number_of_busy_gates_each_hears_all(gates: int) -> None:
+    """With one answer for each note of one's own, a gate heard the eight that had left theirs first."""
+
+    async def scene() -> None:
+        store = Failing()
+        all_lengths = [seen(2) for _ in range(gates)]
+        all_gates = [gate(store, str(number), lengths) for number, lengths in enumerate(all_lengths)]
+        for _ in range(2):
+            for one, lengths in zip(all_gates, all_lengths, strict=True):
+                await one.exchange()
+                see(lengths, 1)  # so that each leaves another note every time
+        for round_of_reads in range(
+            3
+        ):  # in the second some hear what others left after them, in the third there is no news
+            for one in all_gates:
+                before = store.asked
+                await one.exchange()
+                assert store.asked - before <= MOST_READS
+            if round_of_reads:
+                taken = [one.taken for one in all_gates]
+                assert taken == pytest.approx([4 * (gates - 1)] * gates, rel=0.02)  # of each two, and one twice: once
 
     asyncio.run(scene())
 

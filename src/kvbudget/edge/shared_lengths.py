@@ -1,5 +1,6 @@
 """Decides when the gates of a ledger tell each other how long answers get: once in a few seconds, beside all else.
 
+However many gates there are, each hears all: while an answer was full it reads on, after a pause that spreads the work.
 Nothing waits for it: packing and reading notes (some 5 ms each for the largest) is done by a thread. A ledger that is
 lost, or what another gate has left and cannot be read, costs only that lengths are learned from fewer answers: it is
 said once, and tried again the next time.
@@ -14,7 +15,7 @@ from kvbudget.edge.bank.lengths_note import packed, unpacked
 from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.repeated import Repeated
 from kvbudget.errors import BadValueError, printable
-from kvbudget.gate.bank.board import Put
+from kvbudget.gate.bank.board import MOST_READS, Notes, Put, again
 from kvbudget.gate.bank.experience import MOST_LIVES, Experience, Told
 from kvbudget.gate.lengths import Lengths
 
@@ -43,6 +44,7 @@ class SharedLengths:
         self._left = ""  # the text that lies there
         self._refused: set[str] = set()  # lives whose notes cannot be read
         self._fails = False
+        self._pause_s = every_s / MOST_READS
         self._sharing = Repeated(
             "shared lengths", self._share, every_s, "what was learned could not be shared", at_once=False
         )
@@ -64,10 +66,19 @@ class SharedLengths:
                 await asyncio.sleep(0)
         text = await asyncio.to_thread(packed, statement)
         self._number += 1
-        put = Put(self._life, self._number, self._seen, "" if text == self._left else text)
-        answer = await self._store.exchange(TOPIC, put)
-        self._left = text if answer.known else ""
-        self._seen = answer.seen
+        put: Put | None = Put(self._life, self._number, self._seen, "" if text == self._left else text)
+        for read in range(MOST_READS):
+            if put is None:
+                break
+            if read:
+                await asyncio.sleep(self._pause_s)
+            answer = await self._store.exchange(TOPIC, put)
+            self._left = text if answer.known else ""
+            self._seen = answer.seen
+            await self._take(answer)
+            put = again(put, answer)
+
+    async def _take(self, answer: Notes) -> None:
         statements: dict[str, list[Told]] = {}
         for life, note in answer.notes:
             try:

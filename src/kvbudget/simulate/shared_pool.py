@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.bank import Bank
-from kvbudget.gate.bank.board import Board, Put
+from kvbudget.gate.bank.board import Board, Put, again
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.bank.replica import Replica
@@ -226,11 +226,13 @@ class SharedPool(SteppingInstance):
         """A gate leaves what it has learned, and takes in what the others have: at once, as nothing waits for it."""
         name, lengths, experience = f"gate-{number}", self.gates[number].learned.lengths, self._experiences[number]
         self._left[name] = list(experience.told(lengths))
-        put = Put(name, now_ns, self._seen[number], "a note" if self._left[name] else "")
-        notes = self._board.exchange(put, now_ns // _MS)
-        self._seen[number] = notes.seen
-        for _ in experience.take(lengths, {other: self._left[other] for other, _ in notes.notes}):
-            pass
+        put: Put | None = Put(name, now_ns, self._seen[number], "a note" if self._left[name] else "")
+        while put is not None:
+            notes = self._board.exchange(put, now_ns // _MS)
+            self._seen[number] = notes.seen
+            for _ in experience.take(lengths, {other: self._left[other] for other, _ in notes.notes}):
+                pass
+            put = again(put, notes)
 
     # What lies idle
 
