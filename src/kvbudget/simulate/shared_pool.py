@@ -15,6 +15,7 @@ from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Answer, Call
+from kvbudget.gate.bank.whole_pool import needed_of_pool
 from kvbudget.gate.commands import Command, Forward
 from kvbudget.gate.events import Arrived, Ended, Event, SliceChanged, Tick
 from kvbudget.gate.refusals import Outcome
@@ -266,7 +267,7 @@ class SharedPool(SteppingInstance):
             head = gate.first_waiting()
             if head is None or places < head.footprint.total_sequences:
                 continue
-            needed = gate.promises.needed_of_pool(head.arrived, head.footprint, head.peak_blocks, now_ns)
+            needed = needed_of_pool(gate, head.arrived, head.footprint, head.peak_blocks, now_ns)
             more = None if needed is None else needed - gate.promised_blocks()
             if more is not None and more + could <= free:
                 could += max(0, more)  # of one gate this is not nothing: it keeps some free for those who come back
