@@ -30,7 +30,7 @@ class Ledger:
     """A bank in this process, that can be struck."""
 
     bank: Bank = field(default_factory=Bank)
-    board: Board = field(default_factory=Board)
+    boards: dict[str, Board] = field(default_factory=dict)
     away: bool = False
     hold: asyncio.Event | None = None
     stores: "list[Store]" = field(default_factory=list)
@@ -65,7 +65,7 @@ class Store:
     async def exchange(self, topic: str, put: Put) -> Notes:
         if self.ledger.away or self.away:
             raise LedgerError("the ledger is away")
-        return self.ledger.board.exchange(put, self.ledger.now_ms())
+        return self.ledger.boards.setdefault(topic, Board()).exchange(put, self.ledger.now_ms())
 
     async def call(self, pool: str, call: Call) -> Answer | None:
         await asyncio.sleep(0)
@@ -402,11 +402,35 @@ def test_what_one_gate_learns_of_answers_the_other_knows() -> None:
         shared = [gate._ledger.lengths for gate in stand.gates if gate._ledger is not None]
         lengths = [gate.gate.learned.lengths for gate in stand.gates]
         await stand.until(lambda: lengths[0].answers > 2)
-        await shared[0].exchange()
-        await shared[1].exchange()
+        await shared[0].notes.exchange()
+        await shared[1].notes.exchange()
         assert abs(lengths[1].answers - lengths[0].answers) < 0.05
 
     play(scene, config={"policy": Policy.LEARNED})
+
+
+def test_who_is_told_by_one_gate_to_come_back_is_known_at_the_other() -> None:
+    async def scene(stand: Stand) -> None:
+        shared = [gate._ledger.returns for gate in stand.gates if gate._ledger is not None]
+        one, other = [gate.gate.returns for gate in stand.gates]
+        held = [asyncio.create_task(stand.chat(gate, 448)) for gate in (0, 1)]
+        await stand.until(lambda: sum(stand.promised()) > POOL // 2)
+        refused = await stand.clients[0].post(
+            "/v1/completions",
+            json={"model": "embedded", "prompt": "hi", "max_tokens": 450, "ignore_eos": True},
+            headers={"x-kvbudget-deadline-ms": "50"},
+        )
+        assert refused.status_code in (429, 503)
+        told = one.told_here(9, time.monotonic_ns())
+        assert len(told) == 1
+        for notes in (shared[0].notes, shared[1].notes):
+            await notes.exchange()
+        assert other.state[1] == 1
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    play(scene, step_s=0.05, config={"policy": Policy.LEARNED})
 
 
 def test_two_engines_behind_two_gates_are_two_pools() -> None:

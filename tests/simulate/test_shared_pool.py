@@ -99,3 +99,14 @@ def test_several_gates_are_no_more_than_can_be() -> None:
 def test_several_gates_are_before_one_engine() -> None:
     with pytest.raises(BadValueError, match="gates: 2 before each of 3 instances"):
         replace(settings(None), shared=Gates(2), instances=3)
+
+
+def test_who_comes_back_when_told_is_let_in_at_whatever_gate_it_comes_to() -> None:
+    """Of those who came when they were told, most were refused once more where another gate had told them."""
+    load = SCENARIOS["retrying"]
+    at_once = []
+    for shared in (None, Gates(4, 1 * MS)):
+        retrying = replace(settings(shared), clients=ClientHabits(retries=5))
+        one = Simulation(load.load(random.Random(21), 350), retrying, contender("learned"), random.Random(22))
+        at_once.append(one.run().document()["returns"]["at_once"])
+    assert at_once[1] > 0.8 * at_once[0]

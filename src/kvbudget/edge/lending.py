@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kvbudget.edge.bank.store import BankStore, LedgerError
+from kvbudget.gate.bank.appointments import Appointments
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Call
@@ -48,12 +49,14 @@ class Lending:
         borrower: Borrower,
         now_ns: Callable[[], int],
         *,
+        life: str = "",
         alone_if_lost: bool = False,
         tells_tenants: bool = True,
     ) -> None:
-        """`alone_if_lost`: go by an equal part of the pool while the ledger does not answer, rather than refuse.
-        `tells_tenants`: see `Replica`."""
+        """`life`: of the process, by which others know whom it has told to come back. `alone_if_lost`: go by an equal
+        part of the pool while the ledger does not answer, rather than refuse. `tells_tenants`: see `Replica`."""
         self.replica = Replica(member.gate, branch, now_ns(), tells_tenants=tells_tenants)
+        self.appointments = Appointments(member.gate.returns, life)
         self.calls = 0
         self.look_soon: Callable[[], None] = lambda: None  # what is known of the engine is too old
         self._member = member

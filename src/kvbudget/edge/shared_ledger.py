@@ -1,5 +1,5 @@
 """What a gate has of a ledger that others share: the store, a part for each of its instances, which come and go, and
-what is learned of lengths together."""
+what is learned together of lengths, and of clients who were told to come back."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.instance import Instance
 from kvbudget.edge.lending import Borrower, Lending
 from kvbudget.edge.shared_lengths import SharedLengths
+from kvbudget.edge.shared_returns import SharedReturns
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.lengths import Lengths
 
@@ -42,6 +43,7 @@ class SharedLedger:
         self._life = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"  # never the same again
         self._lives = 0
         self.lengths = SharedLengths(store, self._life, lengths)
+        self.returns = SharedReturns(store, self._life, lendings, now_ns)
         self._runs = False
         store.woken = self._woken
 
@@ -50,7 +52,7 @@ class SharedLedger:
         self._lives += 1  # one that comes back is another life of its gate
         lending = Lending(
             instance.member, self.store, Branch(f"{self._life}-{self._lives}", self._lease_ns), self._borrower,
-            self._now_ns, alone_if_lost=self._alone_if_lost, tells_tenants=not self.lendings,
+            self._now_ns, life=self._life, alone_if_lost=self._alone_if_lost, tells_tenants=not self.lendings,
         )  # fmt: skip
         instance.seen, lending.look_soon = lending.looked, instance.backend.look_soon
         self.lendings.append(lending)
@@ -76,7 +78,8 @@ class SharedLedger:
             self._borrower.ledger_failed()
         for lending in self.lendings:
             lending.start()
-        self.lengths.start()
+        self.lengths.notes.start()
+        self.returns.notes.start()
 
     def give_all(self) -> None:
         """Hold nobody who comes any more."""
@@ -85,7 +88,8 @@ class SharedLedger:
 
     async def close(self) -> None:
         """Give everything back. Nobody may live any more."""
-        await self.lengths.close()
+        await self.lengths.notes.close()
+        await self.returns.notes.close()
         await asyncio.gather(*[lending.close() for lending in self.lendings])
         await self.store.close()
 

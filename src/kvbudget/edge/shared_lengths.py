@@ -1,21 +1,19 @@
 """Decides when the gates of a ledger tell each other how long answers get: once in a few seconds, beside all else.
 
-Nothing waits for it: packing and reading notes (some 5 ms each for the largest) is done by a thread. A ledger that is
-lost, or what another gate has left and cannot be read, costs only that lengths are learned from fewer answers: it is
-said once, and tried again the next time.
+Packing and reading notes (some 5 ms each for the largest) is done by a thread. What is lost costs only that lengths are
+learned from fewer answers (`edge.shared_notes`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvbudget.edge.bank.lengths_note import packed, unpacked
-from kvbudget.edge.bank.store import BankStore, LedgerError
-from kvbudget.edge.repeated import Repeated
-from kvbudget.errors import BadValueError, printable
-from kvbudget.gate.bank.board import Put
-from kvbudget.gate.bank.experience import MOST_LIVES, Experience, Told
+from kvbudget.edge.bank.store import BankStore
+from kvbudget.edge.shared_notes import SharedNotes
+from kvbudget.errors import BadValueError
+from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.lengths import Lengths
 
 log = logging.getLogger("kvbudget.learned")
@@ -34,46 +32,28 @@ class SharedLengths:
         """`life`: a name that is never used again. `lengths`: those that are learned now; a state that is read from a
         file brings others."""
         self.taken = 0.0  # answers that other gates have seen
-        self._store = store
-        self._life = life
         self._lengths = lengths
         self._experience = Experience()
-        self._number = 0
-        self._seen = 0
-        self._left = ""  # the text that lies there
-        self._refused: set[str] = set()  # lives whose notes cannot be read
-        self._fails = False
-        self._sharing = Repeated(
-            "shared lengths", self._share, every_s, "what was learned could not be shared", at_once=False
-        )
+        self.notes = SharedNotes(
+            store, TOPIC, life, self._write, self._read, every_s=every_s, log=log,
+            alone="lengths of answers are learned by this gate alone", refused="learned",
+        )  # fmt: skip
 
-    def start(self) -> None:
-        """Go on until `close`."""
-        self._sharing.start()
-
-    async def close(self) -> None:
-        """End it; may be called in any state. What was told last stays for those who come."""
-        await self._sharing.close()
-
-    async def exchange(self) -> None:
-        """Leave what was seen here, and take in what others have seen. Raises LedgerError."""
+    async def _write(self) -> str:
         statement: list[Told] = []
         for told in self._experience.told(self._lengths()):
             statement.append(told)
             if len(statement) % _STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        text = await asyncio.to_thread(packed, statement)
-        self._number += 1
-        put = Put(self._life, self._number, self._seen, "" if text == self._left else text)
-        answer = await self._store.exchange(TOPIC, put)
-        self._left = text if answer.known else ""
-        self._seen = answer.seen
+        return await asyncio.to_thread(packed, statement)
+
+    async def _read(self, notes: Sequence[tuple[str, str]]) -> None:
         statements: dict[str, list[Told]] = {}
-        for life, note in answer.notes:
+        for life, note in notes:
             try:
                 statements[life] = await asyncio.to_thread(unpacked, note)
             except BadValueError as error:
-                self._say_refused(life, error)
+                self.notes.say_refused(life, error)
         before = self.taken
         for step, answers in enumerate(self._experience.take(self._lengths(), statements)):
             self.taken += answers
@@ -81,23 +61,3 @@ class SharedLengths:
                 await asyncio.sleep(0)
         if self.taken and not before:
             log.info("lengths of answers are learned together with the other gates of the ledger")
-
-    def _say_refused(self, life: str, error: BadValueError) -> None:
-        if life not in self._refused:
-            if len(self._refused) >= MOST_LIVES:
-                self._refused.clear()
-            self._refused.add(life)
-            log.warning("what gate %s has learned is left alone: %s", printable(" ".join(life.split()), 80), error)
-
-    async def _share(self) -> None:
-        try:
-            await self.exchange()
-        except LedgerError as error:
-            self._say_failed(error)
-        else:
-            self._fails = False
-
-    def _say_failed(self, error: LedgerError) -> None:
-        if not self._fails:
-            self._fails = True
-            log.warning("lengths of answers are learned by this gate alone for now: %s", error)

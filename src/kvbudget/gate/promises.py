@@ -89,7 +89,7 @@ class Promises:
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
-        self._offer(event, footprint)
+        self.offer(event, footprint)
         needed = self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)
         if needed is None:
             self._ledger.withdraw(event.request_id)
@@ -119,35 +119,6 @@ class Promises:
     def slice(self) -> tuple[int, int]:
         """(blocks, sequences) that are ours to promise."""
         return self._ledger.capacity_blocks, self._places
-
-    def needed_of_pool(
-        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, sparing: bool = False
-    ) -> Blocks | None:
-        """What all promises of this gate would need with this one, if the pool were its slice but for what others have
-        promised, or all of it; None if it lacks room even so. `sparing`: no more than that, where room is short;
-        otherwise it may be the sum of all peaks, which costs nothing to reckon."""
-        ledger = self._ledger
-        ours = ledger.capacity_blocks
-        if event.prefix:
-            self._offer(event, footprint)
-        try:
-            for others in (self.elsewhere_blocks, 0):
-                ledger.capacity_blocks = Blocks(ledger.pool_blocks - others)
-                if self.by_lengths:
-                    peaks = Blocks(ledger.peak_sum_blocks + peak_blocks)
-                    if not sparing and others == self.elsewhere_blocks and peaks <= ledger.capacity_blocks:
-                        return peaks
-                    needed = self._learned.promise_with(ledger, event, footprint, 0, now_ns)
-                    needed = needed if needed is None or needed <= peaks else peaks
-                else:
-                    needed = self._by_peaks(event, footprint, peak_blocks)
-                if needed is not None:
-                    return needed
-            return None
-        finally:
-            ledger.capacity_blocks = ours
-            self._learned.forget_full()
-            self.withdraw(event)
 
     def why_no_room(self, event: Arrived, footprint: Footprint, kept: Kept | None) -> Why:
         """What is in the way of one for whom `needed_with` gave None."""
@@ -201,10 +172,11 @@ class Promises:
             if by_lengths is None and dares:
                 return self._dare(event, footprint, taken, now_ns, kept, booked=booked)
             return by_lengths
-        needed = self._by_peaks(event, footprint, peak_blocks)
+        needed = self.by_peaks(event, footprint, peak_blocks)
         return needed if needed is None or needed + others <= ledger.capacity_blocks else None
 
-    def _by_peaks(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> Blocks | None:
+    def by_peaks(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks) -> Blocks | None:
+        """What all need with this one where limits decide, None if that is more than the capacity."""
         return promise_with(
             self._config.policy,
             self._ledger,
@@ -231,7 +203,7 @@ class Promises:
         """Blocks of it that would not be charged now, as others hold them."""
         if not event.prefix:
             return Blocks(0)
-        credit = self._offer(event, footprint)
+        credit = self.offer(event, footprint)
         self._ledger.withdraw(event.request_id)
         return credit
 
@@ -240,7 +212,8 @@ class Promises:
         if event.prefix:
             self._ledger.withdraw(event.request_id)
 
-    def _offer(self, event: Arrived, footprint: Footprint) -> Blocks:
+    def offer(self, event: Arrived, footprint: Footprint) -> Blocks:
+        """Reckon with what it shares, until it is let in or `withdraw`."""
         proved = self.cached.longest(event.prefix)
         return self._ledger.offer(event.request_id, footprint, event.prefix, proved=proved, trusted=self.trust.given)
 

@@ -9,11 +9,15 @@ never comes back costs little.
 A client is known again by what it asks for: tenant, route, prompts, limit. Who asks for the same by chance takes its
 place, which is then not taken twice. But it does not count as one who came back: as many as asked for the same at other
 times, in as long, would have come anyway.
+
+Of gates before one pool any may be the one to which a client comes back. Whom the others have told is known here as
+well (`gate.bank.appointments`); whether that one comes is learned by who told it.
 """
 
 import heapq
 from bisect import insort
 from collections import OrderedDict
+from hashlib import blake2b
 from math import sqrt
 from typing import Final
 
@@ -31,6 +35,7 @@ MOST_KEPT, MOST_KEPT_FOR_ONE = 0.1, 0.25
 # The edge lengthens what is told by up to a quarter (edge/answers.py); a round trip and a connection come on top.
 LATE_SHARE, LATE_NS = 0.25, 1_500_000_000
 EARLY_NS: Final = 100_000_000
+_BEFORE_ALL: Final = -(1 << 60)  # in the order of arrival: at another gate it came before those who wait here
 
 Key = tuple[object, ...]
 
@@ -39,13 +44,16 @@ class Booking:
     """One client who was told to come back at `due_ns`, and may be as late as `until_ns`."""
 
     __slots__ = (
-        "asked", "blocks", "due_ns", "first", "key", "number", "over", "pace", "peak_blocks", "share", "told_ns",
+        "asked", "blocks", "came", "due_ns", "elsewhere", "first", "key", "number", "over", "pace", "peak_blocks",
+        "serial", "share", "told_ns",
     )  # fmt: skip
 
     def __init__(
         self, key: Key, pace: ReturnPace, blocks: int, peak_blocks: int, number: int, told_ns: int, due_ns: int
     ) -> None:
         self.key = key
+        self.serial = 0
+        self.elsewhere = False  # another gate has told it
         self.first = False  # nobody of its tenant and class was to come before it
         self.pace = pace
         self.blocks = blocks
@@ -54,8 +62,8 @@ class Booking:
         self.told_ns = told_ns
         self.due_ns = due_ns
         self.asked = 0  # how often the same was asked for before; when it is due: how often since
-        self.share = 0.0  # the chance with which it is expected, when it is due
-        self.over = False  # it came, or did not
+        self.share = 0.0  # the chance with which it is expected, when it is due; by the word of who told it
+        self.over = self.came = False  # it came, or did not
 
     @property
     def until_ns(self) -> int:
@@ -90,6 +98,8 @@ class Returns:
         self._until: list[tuple[int, int, Booking]] = []
         self._largest: list[tuple[int, int, Booking]] = []  # for whom room is kept, by blocks
         self._booked = 0
+        self._own: dict[int, Booking] = {}  # those that are told here, by serial number
+        self._elsewhere = ReturnPace(self.share, 0)  # of those that other gates have told
         self._told_until_ns = 0  # nobody was told a later time
         self._serial = 0
         self._kept = 0.0  # blocks of all for whom room is kept, as far as they are expected
@@ -98,7 +108,7 @@ class Returns:
     @property
     def state(self) -> tuple[int, int, float]:
         """What `kept_blocks` goes by, and changes with it: (bookings so far, those that are open, blocks kept)."""
-        return self._serial, self._booked, self._kept
+        return self._serial, self._booked + self._elsewhere.booked, self._kept
 
     def is_due(self, now_ns: int) -> bool:
         """Whether somebody is to come from now on, or no more, of whom that was not known before."""
@@ -136,29 +146,23 @@ class Returns:
                 self._firsts_coming += 1
                 self._firsts.coming_blocks += peak_blocks
             pace.booked += 1
-            booking.asked = self._asked.setdefault(booking.key, 0)
             pace.coming_blocks += peak_blocks
             self._booked += 1
-            insort(self._of.setdefault(booking.key, []), booking, key=_due_ns)
-            self._serial += 1
-            heapq.heappush(self._until, (booking.until_ns, self._serial, booking))
-            heapq.heappush(self._coming, (booking.due_ns, self._serial, booking))
+            self._note(booking)
+            self._own[booking.serial] = booking
         return told_ns
 
     def claim(self, event: Arrived, now_ns: int) -> Booking | None:
         """The booking with which this one comes, which is then used up; None if it comes unannounced."""
-        if not self._booked:
+        if not self._booked and not self._elsewhere.booked:
             return None
         self._pass(now_ns)
         key = key_of(event)
-        bookings = self._of.get(key)
-        if bookings is None:
-            return None
-        self._asked[key] += 1
-        if bookings[0].due_ns - EARLY_NS > now_ns:
-            return None
-        booking = bookings[0]
-        self._close(booking, came=True)
+        booking = self._due(key, now_ns)
+        if self._elsewhere.booked and booking is None:
+            booking = self._due((name_of(key),), now_ns)
+            if booking is not None:
+                booking.pace = self._pace_of(event, now_ns)
         return booking
 
     def tried(self, event: Arrived, booking: Booking | None, peak_blocks: int, now_ns: int, *, at_once: bool) -> None:
@@ -169,10 +173,53 @@ class Returns:
         elif at_once and now_ns < self._told_until_ns:
             self._pace_of(event, now_ns).hindsight.newcomer(peak_blocks, now_ns)
 
+    # Together with other gates
+
+    def told_here(self, most: int, now_ns: int) -> list[Booking]:
+        """Who is to come by what was told here, the next first."""
+        self._pass(now_ns)
+        return heapq.nsmallest(most, self._own.values(), key=_due_ns)
+
+    def told_elsewhere(
+        self, name: str, told_ns: int, due_ns: int, share: float, blocks: int, peak_blocks: int, now_ns: int
+    ) -> Booking | None:
+        """Another gate has told one of this `name_of` its key to come, which it expects with a chance of `share`; None
+        if that has passed, or there are many."""
+        pace = self._elsewhere
+        booking = Booking((name,), pace, blocks, peak_blocks, _BEFORE_ALL + self._serial, told_ns, due_ns)
+        booking.elsewhere, booking.share = True, share
+        if booking.until_ns < now_ns or pace.booked >= MOST_BOOKED:
+            return None
+        pace.booked += 1
+        pace.coming_blocks += peak_blocks
+        self._note(booking)
+        return booking
+
+    def expect(self, booking: Booking, share: float, now_ns: int) -> None:
+        """Another gate expects whom it has told with this chance by now."""
+        if booking.due_ns - EARLY_NS > now_ns:
+            booking.share = share
+
+    def drop(self, booking: Booking, now_ns: int) -> None:
+        """Whom another gate has told is not to come any more, at least not here."""
+        self._pass(now_ns)
+        if not booking.over and booking.due_ns - EARLY_NS <= now_ns:
+            self._close(booking, came=False)
+
+    def came_elsewhere(self, serial: int, asked: int, now_ns: int) -> None:
+        """Who was told here has come to another gate, where the same was asked for so often before it was due."""
+        self._pass(now_ns)
+        booking = self._own.get(serial)
+        if booking is not None and booking.due_ns - EARLY_NS <= now_ns:
+            booking.asked += asked
+            self._close(booking, came=True)
+
+    # Room
+
     def kept_blocks(self, capacity: int, now_ns: int) -> int:
         """Blocks to keep for those who are to come now: as many as are expected, and a standard deviation, so that for
         one alone it is its whole room."""
-        if not self._booked:
+        if not self._booked and not self._elsewhere.booked:
             return 0
         self._pass(now_ns)
         largest = self._largest
@@ -198,6 +245,25 @@ class Returns:
         self._last_name, self._last_pace = name, pace
         return pace
 
+    def _note(self, booking: Booking) -> None:
+        self._serial += 1
+        booking.serial = self._serial
+        booking.asked = self._asked.setdefault(booking.key, 0)
+        insort(self._of.setdefault(booking.key, []), booking, key=_due_ns)
+        heapq.heappush(self._until, (booking.until_ns, self._serial, booking))
+        heapq.heappush(self._coming, (booking.due_ns, self._serial, booking))
+
+    def _due(self, key: Key, now_ns: int) -> Booking | None:
+        bookings = self._of.get(key)
+        if bookings is None:
+            return None
+        self._asked[key] += 1
+        booking = bookings[0]
+        if booking.due_ns - EARLY_NS > now_ns:
+            return None
+        self._close(booking, came=True)
+        return booking
+
     def _pass(self, now_ns: int) -> None:
         coming, until = self._coming, self._until
         while coming and coming[0][0] - EARLY_NS <= now_ns:
@@ -207,7 +273,8 @@ class Returns:
             if booking.first:
                 self._firsts_coming -= 1
                 self._firsts.coming_blocks -= booking.peak_blocks
-            booking.share = booking.pace.share.expected
+            if not booking.elsewhere:
+                booking.share = booking.pace.share.expected
             self._keep(booking, +1)
             if booking.share:
                 heapq.heappush(self._largest, (-booking.blocks, serial, booking))
@@ -215,7 +282,9 @@ class Returns:
             booking = heapq.heappop(until)[2]
             if not booking.over:
                 self._close(booking, came=False)
-        if len(until) > 2 * self._booked + 64:  # the heaps forget lazily; who came early enough is still in them
+        if (
+            len(until) > 2 * (self._booked + self._elsewhere.booked) + 64
+        ):  # the heaps forget lazily; who came early enough is still in them
             self._until = [entry for entry in until if not entry[2].over]
             heapq.heapify(self._until)
             self._largest = [entry for entry in self._largest if not entry[2].over]
@@ -223,14 +292,17 @@ class Returns:
 
     def _close(self, booking: Booking, *, came: bool) -> None:
         """It was due, so room is kept for it."""
-        booking.over = True
-        self._booked -= 1
+        booking.over, booking.came = True, came
         booking.pace.booked -= 1
         bookings = self._of[booking.key]
         bookings.remove(booking)
         if not bookings:
             del self._of[booking.key], self._asked[booking.key]
         self._keep(booking, -1)
+        if booking.elsewhere:
+            return
+        self._booked -= 1
+        del self._own[booking.serial]
         # Below 0 where more came before; it evens out those who come then by chance.
         came_back = max(-1.0, came - booking.by_chance)
         booking.pace.share.learn(came_back)
@@ -244,6 +316,11 @@ class Returns:
 
 def _due_ns(booking: Booking) -> int:
     return booking.due_ns
+
+
+def name_of(key: Key) -> str:
+    """The same at every gate, and short: it tells nothing of the tenant to who reads it."""
+    return blake2b(repr(key).encode(), digest_size=8).hexdigest()
 
 
 def key_of(event: Arrived) -> Key:

@@ -8,12 +8,14 @@ import heapq
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kvbudget.gate.bank.appointments import Appointments, Word
 from kvbudget.gate.bank.bank import Bank
-from kvbudget.gate.bank.board import Board, Put
+from kvbudget.gate.bank.board import Board, Put, again
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.bank.replica import Replica
 from kvbudget.gate.bank.terms import Answer, Call
+from kvbudget.gate.bank.whole_pool import needed_of_pool
 from kvbudget.gate.commands import Command, Forward
 from kvbudget.gate.events import Arrived, Ended, Event, SliceChanged, Tick
 from kvbudget.gate.refusals import Outcome
@@ -27,6 +29,7 @@ from kvbudget.units import Blocks
 
 LEASE_NS: Final = 3 * 10**9
 SHARE_NS: Final = 3 * 10**9  # between two notes of what a gate has learned
+RETURNS_NS: Final = 5 * 10**8  # between two words of whom it has told to come back
 _MS: Final = 10**6
 _LOOK_NS: Final = 100 * _MS  # at what lies idle
 _TICK: Final = Tick()
@@ -65,6 +68,9 @@ class SharedPool(SteppingInstance):
         self._left: dict[str, list[Told]] = {}  # for which the notes on the board stand
         self._seen = [0] * len(self.gates)
         self._share_ns = [SHARE_NS * (1 + number) // len(self.gates) for number in range(len(self.gates))]
+        self._appointments: list[Appointments] = []
+        self._words: dict[str, Word] = {}
+        self._returns_ns = 0
         self._replicas: list[Replica] = []
         pool = self.gate.ledger.pool_blocks
         for number, gate in enumerate(self.gates):
@@ -72,6 +78,7 @@ class SharedPool(SteppingInstance):
                 replica = Replica(gate, Branch(f"gate-{number}", LEASE_NS), 0)
                 self._replicas.append(replica)
                 self._experiences.append(Experience())
+                self._appointments.append(Appointments(gate.returns, f"gate-{number}"))
                 gate.handle(replica.first, 0)
             elif shared.sharing is PoolSharing.STATIC:
                 part = Blocks(pool // shared.gates)
@@ -175,6 +182,9 @@ class SharedPool(SteppingInstance):
             if now_ns >= self._share_ns[number]:
                 self._share_ns[number] += SHARE_NS
                 self._share_lengths(number, now_ns)
+        if self._appointments and now_ns >= self._returns_ns:
+            self._returns_ns = now_ns + RETURNS_NS
+            self._share_returns(now_ns)
         if now_ns >= self._look_ns:
             self._look_ns = now_ns + _LOOK_NS
             self._look(now_ns)
@@ -186,6 +196,7 @@ class SharedPool(SteppingInstance):
             wakes += [replica.next_wake_ns for replica in self._replicas]
             wakes.append(self._look_ns)
             wakes += self._share_ns[: len(self._experiences)]
+            wakes += [self._returns_ns][: len(self._appointments)]
         if self._due:
             wakes.append(self._due[0][0])
         self.wake_ns = min([wake_ns for wake_ns in wakes if wake_ns is not None], default=NEVER_NS)
@@ -226,11 +237,23 @@ class SharedPool(SteppingInstance):
         """A gate leaves what it has learned, and takes in what the others have: at once, as nothing waits for it."""
         name, lengths, experience = f"gate-{number}", self.gates[number].learned.lengths, self._experiences[number]
         self._left[name] = list(experience.told(lengths))
-        put = Put(name, now_ns, self._seen[number], "a note" if self._left[name] else "")
-        notes = self._board.exchange(put, now_ns // _MS)
-        self._seen[number] = notes.seen
-        for _ in experience.take(lengths, {other: self._left[other] for other, _ in notes.notes}):
-            pass
+        put: Put | None = Put(name, now_ns, self._seen[number], "a note" if self._left[name] else "")
+        while put is not None:
+            notes = self._board.exchange(put, now_ns // _MS)
+            self._seen[number] = notes.seen
+            for _ in experience.take(lengths, {other: self._left[other] for other, _ in notes.notes}):
+                pass
+            put = again(put, notes)
+
+    def _share_returns(self, now_ns: int) -> None:
+        """Each gate says whom it has told to come back, and hears what the others said half a second ago at most."""
+        before, self._words = self._words, {}
+        for number, appointments in enumerate(self._appointments):
+            own = f"gate-{number}"
+            for life, word in before.items():
+                if life != own:
+                    appointments.hear(life, word, now_ns)
+            self._words[own] = appointments.word(now_ns)
 
     # What lies idle
 
@@ -244,7 +267,7 @@ class SharedPool(SteppingInstance):
             head = gate.first_waiting()
             if head is None or places < head.footprint.total_sequences:
                 continue
-            needed = gate.promises.needed_of_pool(head.arrived, head.footprint, head.peak_blocks, now_ns)
+            needed = needed_of_pool(gate, head.arrived, head.footprint, head.peak_blocks, now_ns)
             more = None if needed is None else needed - gate.promised_blocks()
             if more is not None and more + could <= free:
                 could += max(0, more)  # of one gate this is not nothing: it keeps some free for those who come back

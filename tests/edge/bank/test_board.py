@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from kvbudget.gate.bank.board import KEEP_MS, LONGEST_NOTE, MOST_NOTES, Board, Notes, Put
+from kvbudget.gate.bank.board import KEEP_MS, LONGEST_NOTE, MOST_NOTES, MOST_READS, Board, Notes, Put, again
 
 
 def test_each_reads_what_the_others_left_once(bank: Any) -> None:
@@ -52,6 +52,24 @@ def test_the_longest_note_and_the_most_of_them_come_back_whole(bank: Any) -> Non
             break
         seen = answer.seen
     assert read == {life: text for life, text in texts.items() if life != "gate 0"}
+
+
+def test_who_reads_on_leaves_nothing_and_has_read_all_at_the_end(bank: Any) -> None:
+    others = [f"gate {number}" for number in range(19)]
+    for life in others:
+        bank.exchange(Put(life, 1, 0, f"of {life}"))
+    put, read = Put("reader", 1, 0, "of the reader"), list[str]()
+    for _ in range(MOST_READS):
+        answer = bank.exchange(put)
+        assert answer.known
+        read += [life for life, _ in answer.notes]
+        more = again(put, answer)
+        if more is None:
+            break
+        put = more
+        bank.exchange(Put(others[0], 2 + len(read), 0, f"of {others[0]}, {len(read)}"))  # left anew: to the end
+    assert read == [*others, others[0]]
+    assert bank.exchange(Put("another", 1, 19, "")).notes[0] == ("reader", "of the reader")
 
 
 def test_whatever_is_put_the_answers_are_those_of_the_reference(bank: Any) -> None:

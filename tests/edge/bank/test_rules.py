@@ -424,3 +424,40 @@ def test_what_is_only_told_is_told_to_the_others_and_lent_to_nobody(bank: Any) -
     assert call("b", 3, 50).slices["tokens acme"].elsewhere == 20
     bank.now_ms += LEASE_MS // 2
     assert call("b", 4, 50).slices["tokens acme"].elsewhere == 0  # a is not heard of any more
+
+
+def asks_beside_one_who_makes_no_use_of_it(bank: Any, ms: int, *, promised: int) -> tuple[int, int]:
+    """`a` takes 60 of 100 again and again and has so much promised; `b`, which waits somewhat longer, asks for 60 just
+    when `a` has them. What both have when `a` has asked once more."""
+    gates = Gates(bank)
+    gates.call("a", 60, keeps=0)
+    for passed in range(0, ms + 1, 250):
+        assert gates.call("b", 60, waited_ms=300 + passed)[0].slices["blocks"].granted == 0
+        gates.pass_ms(250)
+        gates.call("a", 60, keeps=promised, promised=promised, waited_ms=passed)
+    return gates.has["a"], gates.has["b"]
+
+
+def test_what_is_promised_to_nobody_goes_to_whom_it_was_asked_for_in_vain(bank: Any) -> None:
+    assert asks_beside_one_who_makes_no_use_of_it(bank, PATIENCE_MS, promised=10) == (10, 0)
+    answer, woken = Gates(bank).bank.call(Call("c", 1, LEASE_MS, ()))
+    assert answer is not None
+    assert woken == ["b"]
+
+
+def test_until_then_who_fits_goes_first(bank: Any) -> None:
+    assert asks_beside_one_who_makes_no_use_of_it(bank, PATIENCE_MS - 250, promised=10) == (60, 0)
+
+
+def test_who_lacks_what_is_promised_has_not_asked_in_vain_beside_room(bank: Any) -> None:
+    assert asks_beside_one_who_makes_no_use_of_it(bank, 2 * PATIENCE_MS, promised=41) == (60, 0)
+
+
+def test_a_gate_yields_to_one_who_has_asked_in_vain_beside_room(bank: Any) -> None:
+    asks_beside_one_who_makes_no_use_of_it(bank, PATIENCE_MS, promised=10)
+    gates = Gates(bank)
+    gates.has["d"], gates._numbers["d"] = 0, 0
+    answer, _ = gates.call("d", 5, waited_ms=2 * PATIENCE_MS)
+    assert answer.yields_to is None  # it has waited longer
+    answer, _ = gates.call("d", 5, keeps=0, waited_ms=PATIENCE_MS)
+    assert answer.yields_to == 0

@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any, cast
 
-from kvbudget.edge.http.exchange import Exchange
+from kvbudget.edge.http.exchange import ErrorForm, Exchange
 from kvbudget.edge.http.heads import parse_request_head
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers
@@ -29,6 +29,9 @@ class Client:
         raise AssertionError
 
     def error_body(self, status: int, code: str, message: str) -> bytes:
+        raise AssertionError
+
+    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
         raise AssertionError
 
 

@@ -1,6 +1,6 @@
 """What becomes of notes with time and many gates; the rules that hold in a server as well are in tests/edge/bank."""
 
-from kvbudget.gate.bank.board import KEEP_MS, MOST_NOTES, MOST_READ, Board, Put
+from kvbudget.gate.bank.board import KEEP_MS, MOST_NOTES, MOST_READ, Board, Put, again
 
 
 def test_a_gate_reads_every_note_of_many_a_few_at_a_time() -> None:
@@ -36,3 +36,15 @@ def test_an_old_note_replaces_no_newer_one() -> None:
     board.exchange(Put("a", 2, 0, "new"), 0)
     assert board.exchange(Put("a", 1, 0, "old"), 0).known
     assert board.exchange(Put("b", 1, 0, ""), 0).notes == (("a", "new"),)
+
+
+def test_who_got_as_many_as_there_may_be_reads_on_without_leaving_anything() -> None:
+    board = Board()
+    for number in range(MOST_READ):
+        board.exchange(Put(f"gate {number}", 1, 0, "text"), 0)
+    put = Put("reader", 3, 0, "mine")
+    more = again(put, board.exchange(put, 0))
+    assert more == Put("reader", 3, MOST_READ + 1, "")
+    assert more is not None
+    assert again(more, board.exchange(more, 0)) is None
+    assert board.exchange(Put("other", 1, MOST_READ, ""), 0).notes == (("reader", "mine"),)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvbudget.gate.bank.whole_pool import is_held_back, needed_of_pool
 from kvbudget.gate.commands import Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed, SliceChanged, Tick
 from kvbudget.gate.fleet.fleet import Fleet
@@ -13,12 +14,14 @@ from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.queue import Waiting
 from kvbudget.gate.refusals import Outcome, Refusal
 from kvbudget.gate.tenants import ClassLimits
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.ledger import Ledger
 from kvbudget.pool.prefix import Sharing
+from kvbudget.pool.risk import GRID
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
@@ -163,7 +166,7 @@ def test_what_is_needed_of_the_pool_is_told_even_where_the_slice_has_no_room(mak
 
     def needed(prompt_blocks: int) -> int | None:
         event, footprint = arrive("x", prompt=16 * prompt_blocks), Footprint((Tokens(16 * prompt_blocks),), Tokens(16))
-        return gate.promises.needed_of_pool(event, footprint, footprint.peak_blocks(uniform_layout(16)), 0)
+        return needed_of_pool(gate, event, footprint, footprint.peak_blocks(uniform_layout(16)), 0)
 
     assert needed(30) == 31
     assert needed(60) == 61  # if others end
@@ -178,7 +181,7 @@ def test_what_is_needed_of_the_pool_leaves_out_what_is_shared(make_gate: Maker, 
     gate.handle(arrive("first", prompt=16 * 10 + 1, prefix=keys), 0)
     event, footprint = arrive("x", prompt=16 * 10 + 1, prefix=keys), Footprint((Tokens(161),), Tokens(16))
     peak = footprint.peak_blocks(uniform_layout(16))
-    assert gate.promises.needed_of_pool(event, footprint, peak, 0) == gate.promised_blocks() + peak - 10
+    assert needed_of_pool(gate, event, footprint, peak, 0) == gate.promised_blocks() + peak - 10
 
 
 def test_what_is_kept_for_others_may_lie_outside_the_slice(make_gate: Maker, arrive: Arriver) -> None:
@@ -252,7 +255,7 @@ def test_gates_that_share_a_pool_keep_free_what_all_together_need(make_gate: Mak
     gate.lower_slice(gate.promised_blocks(), 30)
     assert gate.slice_at(100) == (gate.promised_blocks(), 30)
     event, footprint = arrive("more", prompt=160, new=2000, paced=True), Footprint((Tokens(160),), Tokens(2000))
-    needed = gate.promises.needed_of_pool(event, footprint, footprint.peak_blocks(uniform_layout(16)), 100)
+    needed = needed_of_pool(gate, event, footprint, footprint.peak_blocks(uniform_layout(16)), 100)
     assert needed is not None
     assert gate.promised_blocks() < needed <= 2000  # although the others have promised more than there is
 
@@ -301,3 +304,38 @@ def test_who_has_less_time_than_the_ledger_needs_to_settle_is_told_at_once(make_
     (refused,) = gate.handle(arrive("hurried", prompt=160, deadline_ns=2 * SECOND), 1)
     assert isinstance(refused, Reject)
     assert refused.retry_after_ns >= 4 * SECOND
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_who_has_to_leave_room_for_others_is_held_back_whatever_the_slice(
+    make_gate: Maker, arrive: Arriver, monkeypatch: pytest.MonkeyPatch, policy: Policy
+) -> None:
+    gate = make_gate(100, policy, max_num_seqs=8)
+    for name in ("a", "b", "lives"):
+        gate.handle(arrive(name, prompt=16 * 9, new=16), 0)
+        gate.handle(Progressed(name, 1), 0)
+    for name in ("a", "b"):
+        gate.handle(Ended(name, Outcome.FINISHED, Tokens(12)), SECOND)
+    gate.handle(SliceChanged(Blocks(12), 1, 60 * SECOND, Blocks(20), 2), SECOND)
+    event = arrive("waits", prompt=16 * 29, new=16)
+    footprint = Footprint((Tokens(16 * 29),), Tokens(16))
+    waiting = Waiting(event, footprint, footprint.peak_blocks(uniform_layout(16)), SECOND, 60 * SECOND, (0, 9))
+    needed = needed_of_pool(gate, event, footprint, waiting.peak_blocks, SECOND)
+    assert needed is not None
+    assert needed <= 40
+
+    def is_held(blocks: float, slots: float, needs: Blocks | None = needed) -> bool:
+        kept = Kept()
+        kept.blocks, kept.slots = [blocks] * len(GRID), slots
+        monkeypatch.setattr(gate.fairness, "kept_from", lambda event, now_ns: kept if blocks or slots else None)
+        return is_held_back(gate, waiting, needs, SECOND)
+
+    assert not is_held(0, 0)
+    assert not is_held(39, 4)
+    assert is_held(80, 0)
+    assert is_held(0, 5)
+    assert not is_held(80, 5, None)  # there is no room for it in all of the pool: it waits for that
+    assert not is_held(80, 5, Blocks(81))
+    gate.handle(Ended("lives", Outcome.FINISHED, Tokens(12)), SECOND)
+    assert not is_held(80, 5)  # an empty pool keeps nobody waiting
+    assert gate.slice_at(SECOND) == (12, 1)

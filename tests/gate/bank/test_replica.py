@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import ASK_AGAIN_NS, BACK_OFF_NS, BEAT_NS, GAP_NS, TIDY_NS, Replica
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Call, Line
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
-from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken, SliceChanged
+from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken, SliceChanged, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusals import Outcome, Refusal
@@ -224,6 +226,50 @@ def test_who_got_what_it_asked_for_and_still_waits_asks_again_soon(make_gate: Ma
     replica.branch.slices[BLOCKS] = 33 + 161
     assert replica.due(40 * MS) is None
     assert replica.due(51 * MS) is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "prompt", "limits"),
+    [
+        (Policy.WORST_CASE, 16 * 62, {}),
+        (Policy.WORST_CASE, 16 * 2, {"max_num_seqs": 5}),
+    ],
+)
+def test_nothing_is_asked_for_one_who_has_to_leave_room_for_others_until_that_has_faded(
+    make_gate: Maker, arrive: Arriver, policy: Policy, prompt: int, limits: dict[str, int]
+) -> None:
+    """Otherwise it is lent what it makes no use of, again and again, and other gates lack it."""
+    gate, bank = make_gate(100, policy, queue_ns=1000 * SECOND, worthwhile_wait_ns=1000 * SECOND, **limits), Bank()
+    replica = replica_of(gate)
+    comes(replica, bank, arrive("lives", prompt=16 * 9, new=100, priority=1), 0)
+    gate.handle(Progressed("lives", 1), 0)
+    now_ns = 0
+    for number in range(80):  # of a more urgent class four at a time
+        now_ns += 250 * MS
+        assert isinstance(comes(replica, bank, arrive(f"urgent{number}", prompt=16 * 7, new=16), now_ns), Forward)
+        for living in [one for one in gate.ledger if one.reservation_id != "lives"]:
+            if living.seen_tokens < 3:
+                gate.handle(Progressed(living.reservation_id, 1), now_ns)
+            else:
+                gate.handle(Ended(living.reservation_id, Outcome.FINISHED, Tokens(3)), now_ns)
+        call = replica.due(now_ns)
+        if call is not None:
+            exchange(replica, bank, call, now_ns)
+    for living in [one for one in gate.ledger if one.reservation_id != "lives"]:
+        gate.handle(Ended(living.reservation_id, Outcome.FINISHED, Tokens(3)), now_ns)
+    assert isinstance(gate.handle(arrive("waits", prompt=prompt, new=16, priority=1), now_ns)[-1], Parked)
+    asked = []
+    while gate.queue:
+        now_ns += 125 * MS
+        gate.handle(Tick(), now_ns)
+        call = replica.due(now_ns)
+        if call is not None:
+            line = line_of(call)
+            asked.append(line.needs > line.promised)
+            exchange(replica, bank, call, now_ns)
+            assert replica.next_wake_ns - now_ns <= ASK_AGAIN_NS
+    assert sum(asked) <= 4 < len(asked) / 2
+    assert gate.ledger.get("waits") is not None
 
 
 def test_only_a_lone_gate_overlooks_what_others_took_of_the_pool(make_gate: Maker, arrive: Arriver) -> None:

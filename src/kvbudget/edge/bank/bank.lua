@@ -11,7 +11,7 @@
 -- The state is one string, so that one write at the end changes all of it or nothing. Names are compared by bytes:
 -- `<` would go by the locale of the server.
 
-local VERSION = 2
+local VERSION = 3
 local ASK_MS = 1000
 local PATIENCE_MS = 1500
 local URGENT_MS = 500
@@ -24,8 +24,9 @@ local lease_ms = tonumber(ARGV[7])
 local bank, now_ms
 
 -- What is kept. b: branches in order of coming; in each n: name, c: number of its last call, e: when it expires,
--- h: what it has of each account, a: asks until, p and s: priority and since when it waits. m: those whose lease ran
--- out; in each n: name, k: when the engine was looked at, u and x: until when at most, l: lease, g: what it had.
+-- h: what it has of each account, a: asks until, p and s: priority and since when it waits, q: since when what it asks
+-- for is promised to nobody. m: those whose lease ran out; in each n: name, k: when the engine was looked at, u and x:
+-- until when at most, l: lease, g: what it had.
 
 local function load()
   local wall_ms = tonumber(ARGV[4])
@@ -143,18 +144,23 @@ local function find(name)
   end
 end
 
-local function free(account)
-  local granted, least = 0, nil
+local function least(account)
+  local found = nil
   for _, one in ipairs(bank.b) do
     local held = one.h[account]
-    if held then
-      granted = granted + held.g
-      if held.l > 0 and (not least or held.l < least) then
-        least = held.l
-      end
+    if held and held.l > 0 and (not found or held.l < found) then
+      found = held.l
     end
   end
-  return (least or 0) - granted - kept_for_missing(account)
+  return found or 0
+end
+
+local function free(account)
+  local granted = 0
+  for _, one in ipairs(bank.b) do
+    granted = granted + (one.h[account] and one.h[account].g or 0)
+  end
+  return least(account) - granted - kept_for_missing(account)
 end
 
 -- What one keeps, asks for and is lent
@@ -209,16 +215,20 @@ local function is_first(p, s, n, other)
   return is_less(n, other.n)
 end
 
--- Whether the first of two that ask must not be passed by the second.
-local function is_before(p, s, other_p, other_s)
-  return p < other_p or (p == other_p and s + PATIENCE_MS < other_s)
+-- Whether one that asks must not be passed by one of this rank.
+local function is_before(one, p, s)
+  if one.p ~= p then
+    return one.p < p
+  end
+  local in_vain = one.q and now_ms - one.q > PATIENCE_MS
+  return one.s + (in_vain and 0 or PATIENCE_MS) < s
 end
 
 local function asked_before(account, p, s, name)
   local sum = 0
   for _, other in ipairs(bank.b) do
     local held = other.h[account]
-    if held and other.n ~= name and asks(other) and is_before(other.p, other.s, p, s) then
+    if held and other.n ~= name and asks(other) and is_before(other, p, s) then
       sum = sum + math.max(0, held.n - held.g)
     end
   end
@@ -264,10 +274,27 @@ local function yields_to(first, lines)
     end
   end
   local late = now_ms - first.s > (first.p < p and URGENT_MS or PATIENCE_MS)
-  if late and is_before(first.p, first.s, p, s) then
+  if late and is_before(first, p, s) then
     return first.p
   end
   return nil
+end
+
+-- Since when there is room for each who asks, beside what all have promised.
+local function note_room()
+  for _, one in ipairs(bank.b) do
+    local has_room = asks(one)
+    if has_room then
+      for account, held in pairs(one.h) do
+        local beside = promised(account) - held.p + kept_for_missing(account)
+        if held.n > held.g and held.n > least(account) - beside then
+          has_room = false
+          break
+        end
+      end
+    end
+    one.q = has_room and (one.q or now_ms) or nil
+  end
 end
 
 local function lend(branch, lines)
@@ -399,6 +426,7 @@ end
 if #lacks == 0 and not short and not settling then
   lend(branch, lines)
 end
+note_room()
 save()
 local names = servable()
 if #lacks > 0 and not asked then

@@ -29,16 +29,19 @@ if kept then
   board = unpacked
 end
 
-local notes, own = {}, nil
+local notes, own, changed = {}, nil, not kept
 for _, note in ipairs(board.n) do
   if now_ms - note.t < KEEP_MS then
     notes[#notes + 1] = note
     if note.l == life then
       own = #notes
     end
+  else
+    changed = true
   end
 end
 if not own or number > notes[own].c then
+  changed = true
   if text ~= '' then
     board.p = board.p + 1
     if own then
@@ -54,7 +57,9 @@ if #notes > MOST_NOTES then
   table.remove(notes, 1)
 end
 board.n = notes
-redis.call('SET', KEYS[1], cmsgpack.pack(board), 'PX', KEEP_MS)
+if changed then -- who reads on writes nothing
+  redis.call('SET', KEYS[1], cmsgpack.pack(board), 'PX', KEEP_MS)
+end
 
 if seen > board.p then
   seen = 0

@@ -5,12 +5,13 @@ A branch (one life of one gate) has a slice of each account until its lease runs
 1. What a branch keeps is its slice from then on; the rest is free for others. A bank that lost its memory takes a
    branch at its word, as far as there is room.
 2. A branch that needs more asks. It gets all of that at once or nothing, if it is free beside what those before it ask
-   for: those with a more urgent request waiting, and those whose request waits PATIENCE_MS longer. Of others whoever
-   fits goes first: what comes together for a large one would lie idle meanwhile. Who asks and is not heard of for
-   ASK_MS does so no more.
-   Gates give out anew what ends with them, which is faster. But who asks and has waited PATIENCE_MS longer than all
-   at another gate is not to be passed by that for ever: that gate yields, and what ends there is given back. To a more
-   urgent one it yields after URGENT_MS.
+   for: those with a more urgent request waiting, those whose request waits PATIENCE_MS longer, and those whose request
+   waits longer and who have asked in vain for PATIENCE_MS beside room: all that they lack was promised to nobody, and
+   went again and again to some who made no use of it. Of others whoever fits goes first: what comes together for a
+   large one would lie idle meanwhile. Who asks and is not heard of for ASK_MS does so no more.
+   Gates give out anew what ends with them, which is faster. But who asks and comes before all at another gate, and has
+   waited PATIENCE_MS, is not to be passed by that for ever: that gate yields, and what ends there is given back. To a
+   more urgent one it yields after URGENT_MS.
 3. While nobody lacks anything, a branch gets some of what it wants beyond: a part of what is free.
 4. A branch whose lease ran out may be gone, or only out of touch, and its requests run on. Its slice is nothing from
    then on, but it is not granted to others before a look at the engine, made since, tells that nothing of it is held;
@@ -34,6 +35,7 @@ ASK_MS: Final = 1000
 PATIENCE_MS: Final = 1500
 URGENT_MS: Final = 500
 MISSING_MS: Final = 600_000  # longer than most answers take
+_NEVER_ASKED: Final = (0, 0, "")
 
 
 @dataclass(slots=True)
@@ -53,12 +55,21 @@ class _Branch:
     number: int
     expires_ms: int
     held: dict[str, _Held]
-    # (priority, since when it waits, name), while it asks
-    rank: tuple[int, int, str] | None = None
+    # What it asked for last: (priority, since when that waits, name), and until when it does
+    rank: tuple[int, int, str] = _NEVER_ASKED
     ask_until_ms: int = 0
+    room_since_ms: int | None = None  # since when what it asks for is promised to nobody
 
     def asks(self, now_ms: int) -> bool:
-        return self.rank is not None and now_ms < self.ask_until_ms
+        return now_ms < self.ask_until_ms
+
+    def is_before(self, rank: tuple[int, int, str], now_ms: int) -> bool:
+        """Whether it, which asks, must not be passed by one of this rank."""
+        (priority, since_ms, _), (other_priority, other_since_ms, _) = self.rank, rank
+        if priority != other_priority:
+            return priority < other_priority
+        in_vain = self.room_since_ms is not None and now_ms - self.room_since_ms > PATIENCE_MS
+        return since_ms + (0 if in_vain else PATIENCE_MS) < other_since_ms
 
 
 @dataclass(slots=True)
@@ -100,11 +111,11 @@ class Bank:
         settling = now_ms < self.settling_until_ms
         asked_before = branch.asks(now_ms)
         lacks = self._ask(call, branch, now_ms, settling=settling)
-        ranks = [one.rank for name, one in self._branches.items() if name != call.branch and one.asks(now_ms)]
-        first = min([rank for rank in ranks if rank is not None], default=None)
+        first = self._first_of_others(call.branch, now_ms)
         short = first is not None or any(self._free(line.account) < 0 for line in call.lines)
         if not (lacks or short or settling):
             self._lend(branch, call.lines)
+        self._note_room(now_ms)
         woken = self._servable(now_ms)
         if lacks and not asked_before:
             woken += [name for name in self._idle(call.branch, lacks) if name not in woken]
@@ -159,9 +170,11 @@ class Bank:
     def _free(self, account: str) -> int:
         """What is not granted; below 0 after there was more. Limits differ while a change is not known to all: the
         least holds; one who knows of none (0) says nothing of it."""
+        return self._least(account) - self.granted(account) - self._kept_for_missing(account)
+
+    def _least(self, account: str) -> int:
         limits = [one.held[account].limit for one in self._branches.values() if account in one.held]
-        least = min([limit for limit in limits if limit > 0], default=0)
-        return least - self.granted(account) - self._kept_for_missing(account)
+        return min([limit for limit in limits if limit > 0], default=0)
 
     def _kept_for_missing(self, account: str) -> int:
         return sum([one.kept.get(account, 0) for one in self._missing.values()])
@@ -186,8 +199,8 @@ class Bank:
             for line in lacks:
                 branch.held[line.account].granted = line.needs
             lacks = []
-        branch.rank = rank if lacks else None
-        branch.ask_until_ms = now_ms + ASK_MS
+        branch.rank = rank
+        branch.ask_until_ms = now_ms + ASK_MS if lacks else 0
         return [line.account for line in lacks]
 
     def _is_free_for(self, line: Line, branch: _Branch, rank: tuple[int, int, str], now_ms: int) -> bool:
@@ -201,18 +214,35 @@ class Bank:
             [
                 max(0, other.held[account].needs - other.held[account].granted)
                 for name, other in self._branches.items()
-                if name != rank[2] and other.asks(now_ms) and other.rank is not None and _is_before(other.rank, rank)
+                if name != rank[2] and other.asks(now_ms) and other.is_before(rank, now_ms)
                 if account in other.held
             ]
         )
 
-    def _yields_to(self, call: Call, first: tuple[int, int, str], now_ms: int) -> int | None:
+    def _first_of_others(self, name: str, now_ms: int) -> _Branch | None:
+        others = [one for other, one in self._branches.items() if other != name and one.asks(now_ms)]
+        return min(others, key=_rank_of, default=None)
+
+    def _yields_to(self, call: Call, first: _Branch, now_ms: int) -> int | None:
         """The class of the first of others who ask, if it has waited so long that the caller has to yield."""
-        priority, since_ms, _ = first
+        priority, since_ms, _ = first.rank
         asks = any(line.needs > line.promised for line in call.lines)
         ours = (call.priority, now_ms - call.waited_ms) if asks else (priority, now_ms)
         late = now_ms - since_ms > (URGENT_MS if priority < ours[0] else PATIENCE_MS)
-        return priority if late and _is_before(first, (*ours, "")) else None
+        return priority if late and first.is_before((*ours, ""), now_ms) else None
+
+    def _note_room(self, now_ms: int) -> None:
+        """Since when there is room for each who asks, beside what all have promised."""
+        for branch in self._branches.values():
+            if not branch.asks(now_ms) or not all(self._has_room(branch, account) for account in branch.held):
+                branch.room_since_ms = None
+            elif branch.room_since_ms is None:
+                branch.room_since_ms = now_ms
+
+    def _has_room(self, branch: _Branch, account: str) -> bool:
+        held = branch.held[account]
+        beside = self._promised(account) - held.promised + self._kept_for_missing(account)
+        return held.needs <= held.granted or held.needs <= self._least(account) - beside
 
     def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
         for line in lines:
@@ -224,7 +254,7 @@ class Bank:
 
     def _servable(self, now_ms: int) -> list[str]:
         """Those who asked and would get it now, one after the other, the first first."""
-        ranks = [one.rank for one in self._branches.values() if one.rank is not None and one.asks(now_ms)]
+        ranks = [one.rank for one in self._branches.values() if one.asks(now_ms)]
         if now_ms < self.settling_until_ms:
             return []
         servable: list[str] = []
@@ -264,6 +294,5 @@ class Bank:
         return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)
 
 
-def _is_before(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
-    """Whether the first of two that ask must not be passed by the second."""
-    return one[0] < other[0] or (one[0] == other[0] and one[1] + PATIENCE_MS < other[1])
+def _rank_of(branch: _Branch) -> tuple[int, int, str]:
+    return branch.rank

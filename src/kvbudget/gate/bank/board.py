@@ -1,7 +1,9 @@
 """Decides what is kept of short notes that gates leave for each other beside the bank: the last one of each life.
 
 A note is text that the board does not read. Who leaves his own gets those of others that he has not read yet, the
-oldest first. Everything may be lost or come twice: a note says all that its gate has to say, and is left again.
+oldest first, and reads on while there may be more (`again`): a note that is left anew goes to the end, so that a gate
+that read once for each of its own would hear of some busy gates only. Everything may be lost or come twice: a note says
+all that its gate has to say, and is left again.
 
 This is the reference. `edge.bank` does the same inside of Valkey or Redis, and one suite of tests goes over both.
 """
@@ -12,6 +14,7 @@ from typing import Final, NamedTuple
 MOST_NOTES: Final = 64
 LONGEST_NOTE: Final = 16 * 1024  # characters, of ASCII
 MOST_READ: Final = 8  # notes in one answer
+MOST_READS: Final = -(-MOST_NOTES // MOST_READ)  # by one gate for each time that it leaves a note: then it had them all
 KEEP_MS: Final = 3_600_000  # after it was last said that a note still holds
 
 
@@ -31,6 +34,11 @@ class Notes(NamedTuple):
     seen: int
     known: bool
     notes: tuple[tuple[str, str], ...]
+
+
+def again(put: Put, got: Notes) -> Put | None:
+    """What to say to read on, without leaving anything; None: there was no more to read."""
+    return Put(put.life, put.number, got.seen, "") if len(got.notes) >= MOST_READ else None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Answer, Call, Reading
+from kvbudget.gate.bank.whole_pool import is_held_back, needed_of_pool
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.tenants import ALL_OTHERS, limits_of
@@ -53,6 +54,7 @@ class Replica:
         self._knew_short = False  # at the last call
         self._woken = False  # while a call was under way, or too soon after one that failed
         self._asked = ("", 0)  # for whom, in the last call, and how much
+        self._held_back = False  # who waits has to leave room for others, which fades with time
         self._more = 0  # how often that was granted and was not enough
         self._coming: _Ask | None = None
         self._looked: tuple[int, int, int] | None = None  # (blocks, sequences, when) by the engine's word
@@ -239,7 +241,7 @@ class Replica:
         self._last_ns = now_ns
         self._knew_short = branch.short
         beat_ns = min(branch.lease_ns // 3, BEAT_NS)
-        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short else beat_ns)
+        self._next_ns = now_ns + (ASK_AGAIN_NS if ask is not None or branch.short or self._held_back else beat_ns)
         reading = None
         if self._looked is not None:
             held, there, looked_ns = self._looked
@@ -275,6 +277,7 @@ class Replica:
         """What the first that waits lacks. Where what was granted was not enough after all, as time went on: a little
         more every time."""
         waiting = self.gate.first_waiting()
+        self._held_back = False
         if waiting is None:
             self._asked, self._more = ("", 0), 0
             return None
@@ -283,10 +286,11 @@ class Replica:
             self._more = 0
         elif self._asked[1] <= self.branch.slices.get(BLOCKS, 0):
             self._more += 1
-        needed = self.gate.promises.needed_of_pool(
-            arrived, waiting.footprint, waiting.peak_blocks, now_ns, sparing=True
-        )
+        needed = needed_of_pool(self.gate, arrived, waiting.footprint, waiting.peak_blocks, now_ns, sparing=True)
         more = self._more * max(1, waiting.peak_blocks // 16)
+        if is_held_back(self.gate, waiting, needed, now_ns):
+            self._asked, self._held_back = ("", 0), True
+            return None
         most = ledger.peak_sum_blocks + waiting.peak_blocks
         blocks = most if needed is None else min(needed + more, most)
         self._asked = (arrived.request_id, blocks)
@@ -306,7 +310,7 @@ def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
     is_plenty = 2 * (ledger.peak_sum_blocks + peak_blocks) <= ledger.pool_blocks - gate.promises.elsewhere_blocks
     if not is_plenty and gate.trial.room_for(event, footprint, peak_blocks, now_ns) is not None:
         return None
-    needed = gate.promises.needed_of_pool(event, footprint, peak_blocks, now_ns)
+    needed = needed_of_pool(gate, event, footprint, peak_blocks, now_ns)
     if needed is None:
         return None
     return _Ask(needed, ledger.sequences + footprint.total_sequences, event.priority, now_ns)
