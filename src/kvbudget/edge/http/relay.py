@@ -19,9 +19,10 @@ from kvbudget.edge.http.transfer import Claim, Failure, Origin, Transfer
 _LOG: Final = logging.getLogger("kvbudget.http")
 TAIL_BYTES: Final = 8192
 """Bytes of the body's end that are kept: a usage report stands in the last events."""
-STREAM_TAIL_BYTES: Final = 1536
+STREAM_TAIL_BYTES: Final = 1024
 """The same of an event stream: it lives long, so what it holds counts, and an event with a usage takes 400 bytes."""
 _SLACK_PART: Final = 4
+_SAID: Final = OwnLines(frozenset(), b"", True)  # a stream need not keep them for as long as it lives
 # Read on every chunk; a member by its class is a slow look-up before Python 3.12.
 _NONE: Final = Framing.NONE
 _LENGTH: Final = Framing.LENGTH
@@ -204,6 +205,7 @@ class Relay(Transfer):
             return
         try:
             self._pending = self._client_head(head)
+            self._response_headers = _SAID
         except ValueError as error:
             self.fail(Failure.BROKEN, f"the answer cannot be passed on: {error}")
             return
