@@ -9,7 +9,7 @@ from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers, OwnLines
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message
-from kvbudget.edge.standing import Room, Standing, room_of, time_of_day
+from kvbudget.edge.standing import Standing, room_of, time_of_day
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, OPENAI
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
@@ -69,7 +69,7 @@ class Refuser:
     def __init__(self, pool_name: str, jitter: random.Random, *, overload_status: int = 429) -> None:
         self._pool_name = pool_name
         self.jitter = jitter
-        self.standing = Standing(lambda: Room(0, 0))  # the gateway puts its own here
+        self.standing = Standing(lambda: (0, 0))  # the gateway puts its own here
         self._overload_status = overload_status
 
     def answer(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers
@@ -13,11 +13,8 @@ from kvbudget.gate.gate import Gate
 _DAY_S: Final = 86_400.0
 
 
-class Room(NamedTuple):
-    """A pool in tokens, and what is not promised of it."""
-
-    limit_tokens: int
-    remaining_tokens: int
+Room = tuple[int, int]
+"""A pool in tokens, and what is not promised of it."""
 
 
 def room_of(gate: Gate) -> Room:
@@ -25,13 +22,13 @@ def room_of(gate: Gate) -> Room:
     ledger = gate.ledger
     block_size = ledger.layout.groups[0].block_size
     remaining = ledger.pool_blocks - ledger.peak_sum_blocks - gate.promises.elsewhere_blocks
-    return Room(ledger.pool_blocks * block_size, remaining * block_size if remaining > 0 else 0)
+    return ledger.pool_blocks * block_size, remaining * block_size if remaining > 0 else 0
 
 
 def most_room(fleet: Fleet) -> Room:
     """Of the instance with the most: who is refused was placed nowhere."""
     gates = [member.gate for member in fleet.members if member.in_service] or [fleet.home.gate]
-    return max([room_of(gate) for gate in gates], key=lambda room: room.remaining_tokens)
+    return max([room_of(gate) for gate in gates], key=lambda room: room[1])
 
 
 def time_of_day(seconds: float) -> bytes:
