@@ -34,7 +34,7 @@ def tiers_of(members: Sequence[Member]) -> dict[str, int]:
             tiers[member.name] = member.options.tier
             continue
         if tier < 0 or member.gate.max_context >= shortest * TIER_RATIO:
-            tier, shortest = tier + 1, member.gate.max_context
+            tier, shortest = tier + 1, float(member.gate.max_context)
         tiers[member.name] = tier
     return tiers
 
