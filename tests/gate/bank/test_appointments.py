@@ -96,7 +96,8 @@ def test_whom_nobody_sees_again_is_forgotten_by_all_and_did_not_come(arrive: Arr
     assert [one.state[1] for one in gates.returns] == [0, 0]
     assert gates.returns[0].share.of_all < 0.5
     assert gates.all[1]._known == {}
-    assert gates.returns[1]._of == gates.returns[1]._asked == {}
+    assert not gates.returns[1]._of
+    assert not gates.returns[1]._asked
 
 
 def test_before_it_is_known_that_they_come_back_no_other_gate_keeps_room(arrive: Arrive) -> None:
