@@ -102,11 +102,15 @@ def test_several_gates_are_before_one_engine() -> None:
 
 
 def test_who_comes_back_when_told_is_let_in_at_whatever_gate_it_comes_to() -> None:
-    """Of those who came when they were told, most were refused once more where another gate had told them."""
-    load = SCENARIOS["retrying"]
-    at_once = []
-    for shared in (None, Gates(4, 1 * MS)):
-        retrying = replace(settings(shared), clients=ClientHabits(retries=5))
-        one = Simulation(load.load(random.Random(21), 350), retrying, contender("learned"), random.Random(22))
-        at_once.append(one.run().document()["returns"]["at_once"])
-    assert at_once[1] > 0.8 * at_once[0]
+    """Of three who came, two had been told by another gate: a fifth was refused once more, and hardly anybody seemed to
+    come back."""
+    returned = admitted = 0
+    for seed in (21, 22):
+        load = SCENARIOS["retrying"].load(random.Random(seed), 300)
+        retrying = replace(settings(Gates(4, 1 * MS)), clients=ClientHabits(retries=5))
+        one = Simulation(load, retrying, contender("learned"), random.Random(seed + 1))
+        found = one.run().document()["retry_after"]
+        returned, admitted = returned + found["returned"], admitted + found["admitted"]
+        shares = [gate.returns.share.of_all for gate in shared_pool(one).gates]
+        assert min(shares) > 0.6
+    assert admitted >= 0.95 * returned > 0

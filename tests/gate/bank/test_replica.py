@@ -272,6 +272,35 @@ def test_nothing_is_asked_for_one_who_has_to_leave_room_for_others_until_that_ha
     assert gate.ledger.get("waits") is not None
 
 
+def test_who_comes_when_it_was_told_has_waited_longer_than_those_who_wait_at_other_gates(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    gates, bank = [make_gate(100, Policy.LEARNED) for _ in range(3)], Bank()
+    replicas = [replica_of(gate, f"gate {number}") for number, gate in enumerate(gates)]
+    assert isinstance(comes(replicas[0], bank, arrive("holds", prompt=16 * 90), 0), Forward)
+    event = arrive("back", prompt=16 * 50, new=16)
+    due_ns = gates[1].returns.tell(event, 4 * SECOND, 96 * SECOND, 50, 51, 7, 0)
+    now_ns = due_ns - 3 * SECOND
+    comes(replicas[2], bank, arrive("waits", prompt=16 * 50, new=16), now_ns)
+    while now_ns < due_ns:  # leases are renewed
+        now_ns += 500 * MS
+        for replica in replicas:
+            call = replica.due(now_ns)
+            if call is not None:
+                exchange(replica, bank, call, now_ns)
+    assert isinstance(comes(replicas[1], bank, event, now_ns), Parked)
+    call = replicas[1].due(now_ns + MS)
+    assert call is not None
+    assert call.waited_ms > 20_000
+    exchange(replicas[1], bank, call, now_ns + MS)
+    gates[0].handle(Ended("holds", Outcome.FINISHED), now_ns + 2 * MS)
+    for number in (0, 2, 1):  # who has waited for 3 s asks first, and it is not its turn
+        call = replicas[number].called(now_ns + (3 + number) * MS)
+        exchange(replicas[number], bank, call, now_ns + (3 + number) * MS)
+    assert gates[1].ledger.get("back") is not None
+    assert gates[2].ledger.get("waits") is None
+
+
 def test_only_a_lone_gate_overlooks_what_others_took_of_the_pool(make_gate: Maker, arrive: Arriver) -> None:
     gate, bank = make_gate(100), Bank()
     replica = replica_of(gate)

@@ -24,6 +24,7 @@ ASK_AGAIN_NS: Final = 250_000_000  # well within `bank.ASK_MS`
 # calls, and more that lies idle until another gate's lack is known.
 _RESERVE_OF_PROMISED: Final = 0.125
 _RESERVE_OF_ALL: Final = 0.01
+_CAME_BACK_NS: Final = 30 * 10**9  # who comes when told has waited already: at the bank so much longer than others
 _MOST_TENANTS: Final = 64  # with limits of their own, in one call
 
 
@@ -295,7 +296,8 @@ class Replica:
         blocks = most if needed is None else min(needed + more, most)
         self._asked = (arrived.request_id, blocks)
         sequences = ledger.sequences + waiting.footprint.total_sequences
-        return _Ask(blocks, sequences, arrived.priority, waiting.since_ns)
+        since_ns = waiting.since_ns - (_CAME_BACK_NS if waiting.booked else 0)
+        return _Ask(blocks, sequences, arrived.priority, since_ns)
 
 
 def _ask_of(gate: Gate, event: Arrived, now_ns: int) -> _Ask | None:
