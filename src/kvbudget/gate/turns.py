@@ -114,11 +114,7 @@ class Turns:
     def is_one_line(self) -> bool:
         """Whether all who wait are of one tenant and class: then `order` is the first that came, and `behind` that one
         are all others."""
-        if len(self._lines) != 1:
-            return False
-        for line in self._lines.values():
-            return len(line.by_tenant) == 1
-        return False
+        return len(self._lines) == 1 and all(len(line.by_tenant) == 1 for line in self._lines.values())
 
     def order(self, now_ns: int) -> Generator[tuple[Key, int], None, None]:
         """(key, class in which it counts): who is due of less urgent classes, then the first of every tenant, class by

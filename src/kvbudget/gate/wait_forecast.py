@@ -57,9 +57,8 @@ class Start:
         if against < 0 or more.most > self.others - _ROUNDED:
             return False
         short = self.short + more.at(against)[1] - _ROUNDED
-        if short <= 0.0:
-            return False
-        return self.begin + self.width * (short / (short + self.spare)) - passed > self.steps + _ROUNDED
+        later = self.steps + _ROUNDED
+        return short > 0.0 and self.begin + self.width * (short / (short + self.spare)) - passed > later
 
 
 def steps_until_room(
@@ -158,8 +157,7 @@ def start_of(
             held = room.held(worst)
             if held > room.room:
                 against, vague = worst, g
-                if held < room.room + _ROUNDED:
-                    room.others_fit = _UNKNOWN
+                room.others_fit = room.others_fit if held >= room.room + _ROUNDED else _UNKNOWN
                 continue
             is_vague = False
         later = room.against(g, worst)

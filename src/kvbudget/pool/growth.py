@@ -15,11 +15,6 @@ class Growth:
         self._half_open = sum([0.5 * (group.block_size - 1) / group.block_size for group in layout.growing], 0.0)
         self._constant_groups = [group for group in layout.groups if group not in layout.growing]
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether there is no group that keeps only some tokens."""
-        return not self._constant_groups
-
     def blocks(self, tokens: float, peak_tokens: int) -> float:
         """Expected blocks at `tokens`, none of them in flight; groups that keep only some tokens count as filled."""
         if not self._constant_groups:
