@@ -3,7 +3,8 @@
 import pytest
 
 from kvbudget.gate.hindsight import HORIZON_STEPS, Hindsight
-from kvbudget.pool.risk import Outlook, share_of
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import share_of
 from kvbudget.pool.survival import BINS, Survival
 
 HALF_LIFE = Survival([0.05] * BINS, 0.0)

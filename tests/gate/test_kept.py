@@ -3,7 +3,8 @@ from math import isclose, sqrt
 from kvbudget.gate.accounts import Account, Charge, Flow
 from kvbudget.gate.kept import KEPT_SPREAD, Groups, held_lately, kept_by_class
 from kvbudget.gate.tenants import ClassLimits
-from kvbudget.pool.risk import GRID, Outlook, share_of
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import GRID, share_of
 
 SECOND = 10**9
 LASTS = 100  # steps

@@ -186,3 +186,27 @@ def test_where_it_stands_a_look_lets_nobody_in(seed: int) -> None:
             load.arrive()
         load.step()
     assert load.stood > 0
+
+
+class OvertakingLoad(Load):
+    """The same, in which those who wait are asked whether they would put off the first."""
+
+    def check(self) -> None:
+        overtaking = self.gate.overtaking
+        for one in list(self.gate.queue)[:4]:
+            told = overtaking.clearly_puts_off(one.arrived, one.footprint, self.now)
+            foreseen_by, overtaking._foreseen_by = overtaking._foreseen_by, (-1, 0.0, 0, 0)  # so that all is looked at
+            assert overtaking.clearly_puts_off(one.arrived, one.footprint, self.now) == told
+            overtaking._foreseen_by = foreseen_by
+            self.stood += told
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=10, deadline=None)
+def test_what_is_told_at_once_of_who_would_put_off_the_first_is_what_all_moments_tell(seed: int) -> None:
+    load = OvertakingLoad(seed)
+    for _ in range(100):
+        while load.chance.random() < 0.4:
+            load.arrive()
+        load.step()
+    assert load.stood > 0

@@ -11,7 +11,8 @@ from kvbudget.gate.kept import Kept
 from kvbudget.gate.lane import QUANTUM_TOKENS
 from kvbudget.gate.shares import ACTIVE_NS, BEHIND_NS, CREDIT_NS, LOOK_NS, MOST_TENANTS, NEW_NS, Shares
 from kvbudget.gate.tenants import ClassLimits, TenantLimits, account_name
-from kvbudget.pool.risk import GRID, Outlook, share_of
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import GRID, share_of
 
 SECOND = 10**9
 

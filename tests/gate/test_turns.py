@@ -126,20 +126,20 @@ def test_whatever_happens_the_order_is_that_of_a_plain_sort(happened: list[tuple
         assert keys(turns) == expected
 
 
-def line(turns: Turns) -> list[Key] | None:
-    only = turns.only_line
-    return None if only is None else list(only)
+def is_one_line(turns: Turns) -> bool:
+    return turns.is_one_line
 
 
 def test_one_tenant_of_one_class_is_one_line_and_goes_in_the_order_of_turns() -> None:
     turns = Turns(lambda tenant: 0.0)
-    assert line(turns) is None
+    assert not is_one_line(turns)
     for number in (3, 7, 5):
         turns.push((1, number), "a", 0)
-    assert line(turns) == [*keys(turns), *turns.behind((1, 3))] == [(1, 3), (1, 5), (1, 7)]
+    assert is_one_line(turns)
+    assert [*keys(turns), *turns.behind((1, 3))] == [(1, 3), (1, 5), (1, 7)]
     turns.push((1, 8), "b", 0)
-    assert line(turns) is None
+    assert not is_one_line(turns)
     turns.remove((1, 8))
-    assert line(turns) == [(1, 3), (1, 5), (1, 7)]
+    assert is_one_line(turns)
     turns.push((0, 9), "a", 0)
-    assert line(turns) is None
+    assert not is_one_line(turns)

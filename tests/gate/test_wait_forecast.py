@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kvbudget.gate.kept import Kept
 from kvbudget.gate.queue import Demand
-from kvbudget.gate.wait_forecast import WaitForecast, has_room_by, steps_until_room
-from kvbudget.pool.risk import GRID, Outlook, Share, share_of
+from kvbudget.gate.wait_forecast import WaitForecast, has_room_by, start_of, steps_until_room
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import GRID, Share, share_of
 from kvbudget.pool.survival import BINS, Survival
 
 NEW = share_of(None, made_tokens=0, limit_tokens=100, held=10.0, per_step=0.0, sequences=1)
@@ -111,16 +112,30 @@ def test_whether_there_is_room_by_then_with_one_more_is_what_the_whole_reckoning
         outlook.add(str(number), share(one))
     outlook.now = passed
     newcomer, more, ahead = share(first), share(further), Demand(0)
-    alone = steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
-    if alone is None:
+    start = start_of(outlook, 2.0, newcomer, blocks, seats, ahead, None)
+    if start is None:
         return
-    steps = alone + max(0.0, later)
+    if start.is_put_off_by(more, passed):  # told sooner, and the same
+        assert not has_room_by(start.steps, outlook, 2.0, newcomer, blocks, seats, ahead, more)
+    steps = start.steps + max(0.0, later)
     told = has_room_by(steps, outlook, 2.0, newcomer, blocks, seats, ahead, more)
     for g in range(len(more.mean)):
         ahead.blocks[g] += more.mean[g]
         ahead.sequences[g] += more.alive[g]
     together = steps_until_room(outlook, 2.0, newcomer, blocks, seats, ahead, None)
     assert told == (together is not None and together <= steps)
+
+
+def test_one_who_stays_longer_than_those_in_the_way_puts_off_for_sure() -> None:
+    outlook = living(40, 300, 600)
+    start = start_of(outlook, 2.0, NEW, 150.0, 10, None, None)
+    assert start is not None
+    long = share_of(None, made_tokens=0, limit_tokens=700, held=2.0, per_step=0.0, sequences=1)
+    short = share_of(None, made_tokens=0, limit_tokens=8, held=2.0, per_step=0.0, sequences=1)
+    assert start.is_put_off_by(long, 0)
+    assert not has_room_by(start.steps, outlook, 2.0, NEW, 150.0, 10, None, long)
+    assert not start.is_put_off_by(short, 0)
+    assert has_room_by(start.steps, outlook, 2.0, NEW, 150.0, 10, None, short)
 
 
 def test_where_nothing_is_ever_free_there_is_no_room_by_any_time() -> None:
@@ -133,7 +148,8 @@ def reckoned(
 ) -> float | None:
     """What `steps_until_room` is to say: every moment summed, and all of them looked at."""
     passed, last = outlook.now - outlook.epoch, len(GRID) - 1
-    mean, spread, sequences = list(outlook.mean), list(outlook.spread), list(outlook.alive)
+    sums = [outlook.at(g) for g in range(len(GRID))]
+    mean, spread, sequences = [one.mean for one in sums], [one.spread for one in sums], [one.alive for one in sums]
     if ahead is not None:
         mean = [one + more for one, more in zip(mean, ahead.blocks, strict=True)]
         sequences = [one + more for one, more in zip(sequences, ahead.sequences, strict=True)]

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
-from kvbudget.pool.risk import GRID, RISK_STEPS, Growth, Outlook, Share, promise, share_of, z_of, z_over_time
+from kvbudget.pool.growth import Growth
+from kvbudget.pool.risk import RISK_STEPS, Outlook, promise, z_of, z_over_time
+from kvbudget.pool.share import GRID, Share, share_of
 from kvbudget.pool.survival import BINS, EDGES, Survival, bin_of
 from kvbudget.units import Blocks, Bytes, Tokens
 
@@ -39,6 +41,12 @@ def outlook_of(survival: Survival, batch: list[tuple[int, int, int]]) -> Outlook
             share_of(survival, made_tokens=made, limit_tokens=limit, held=held, per_step=1 / BLOCK, sequences=1),
         )
     return outlook
+
+
+def sums_of(outlook: Outlook) -> list[tuple[float, float, float, float]]:
+    """(sequences, mean, spread, doubt) at each moment."""
+    found = [outlook.at(g) for g in range(len(GRID))]
+    return [(sums.alive, sums.mean, sums.spread, sums.doubt) for sums in found]
 
 
 def sampled_peak(rng: Random, median: float, sigma: float, batch: list[tuple[int, int, int]]) -> int:
@@ -98,8 +106,8 @@ def test_the_sums_are_those_of_whoever_is_left(batch: list[tuple[int, int, int]]
         outlook.discard(str(number))
         outlook.discard(str(number))  # once is enough
     rest = outlook_of(survival, [one for number, one in enumerate(batch) if number not in gone])
-    for name in ("mean", "spread", "doubt", "alive"):
-        assert getattr(outlook, name) == pytest.approx(getattr(rest, name), abs=1e-3)
+    for one, other in zip(sums_of(outlook), sums_of(rest), strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
     assert outlook.held_now() == pytest.approx(rest.held_now(), abs=1e-6)
 
 
@@ -135,23 +143,23 @@ def test_the_most_that_one_holds_is_that_of_its_worst_moment(share_that_ends: fl
         assert share().most == max(share().mean)
 
 
-def test_sums_from_a_moment_on_are_those_of_all_moments() -> None:
-    def outlook() -> Outlook:
-        found = Outlook()
-        for number, made in enumerate((0, 30, 200)):
-            found.add(
-                str(number),
-                share_of(
-                    Survival([0.1] * BINS, 0.1), made_tokens=made, limit_tokens=900, held=5.0, per_step=0.1, sequences=1
-                ),
-            )
-        return found
-
-    one, other = outlook(), outlook()
-    for first in (7, 9, 3, 0):
-        for lazy, whole in zip(one.sums_from(first), (other.mean, other.spread, other.alive), strict=True):
-            assert lazy[first:] == whole[first:]
-    assert one.alive_at(2) == other.alive[2]
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 500), st.integers(501, 4000)), min_size=1, max_size=12),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_no_later_moment_has_more_than_is_said_of_it_by_an_earlier_one(
+    batch: list[tuple[int, int, int]], go: list[bool]
+) -> None:
+    outlook = outlook_of(Survival([0.1] * BINS, 0.2), batch)
+    for number, goes in enumerate(go):
+        if goes:
+            outlook.discard(str(number))
+    for base in range(len(GRID)):
+        for g in range(base, len(GRID)):
+            mean, variance = outlook.most_at(g, outlook.at(base))
+            assert outlook.at(g).mean <= mean + 1e-6
+            assert outlook.at(g).spread <= variance + 1e-3
 
 
 def test_who_has_hardly_a_chance_to_live_is_counted_no_further() -> None:
@@ -263,13 +271,14 @@ def test_in_whichever_order_moments_are_asked_for_the_sums_are_those_of_one_pass
     for outlook in (whole, piecewise):
         outlook.now = passed
     for g in asked:
+        piecewise.at(g)
         piecewise.promise_up_to(g * 100, 1.0, 2.0)
     prompt, made, limit = batch[-1]
     held = Growth(uniform_layout(BLOCK)).blocks(prompt + made, prompt + limit)
     share = share_of(survival, made_tokens=made, limit_tokens=limit, held=held, per_step=1 / BLOCK, sequences=1)
     piecewise.add(str(len(batch) - 1), share)
     assert piecewise.enough(2.0) == whole.enough(2.0)
-    assert piecewise.alive == whole.alive
+    assert sums_of(piecewise) == sums_of(whole)
 
 
 @settings(deadline=None, max_examples=30)
@@ -305,7 +314,9 @@ def test_what_is_near_may_go_wrong_less_often_than_what_is_far() -> None:
     outlook = Outlook()
     # Of 100 blocks all would be held, if nobody ended; the sums are given.
     outlook.add("a", share_of(None, made_tokens=0, limit_tokens=1 << 40, held=100.0, per_step=0.0, sequences=1))
-    outlook.mean[:], outlook.spread[:] = [0.0] * len(GRID), [1.0] * len(GRID)
+    for g in range(len(GRID)):
+        sums = outlook.at(g)
+        sums.mean, sums.spread = 0.0, 1.0
     z = z_over_time(0.02)
     needs = dict(zip(GRID, outlook.enough(z), strict=True))
     assert needs[RISK_STEPS] == needs[4096] == z

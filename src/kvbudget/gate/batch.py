@@ -13,8 +13,10 @@ from kvbudget.gate.overlap import Overlap
 from kvbudget.gate.pace import Pace
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
+from kvbudget.pool.growth import Growth
 from kvbudget.pool.ledger import Ledger, Reservation
-from kvbudget.pool.risk import EPOCH_STEPS, Growth, Outlook, Share
+from kvbudget.pool.risk import EPOCH_STEPS, Outlook
+from kvbudget.pool.share import Share
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Tokens
 
@@ -31,7 +33,7 @@ class Tracked:
 
     __slots__ = (
         "backlog_tokens", "habit", "habits", "known_tokens", "limit", "lived", "next_mark", "number", "sequences",
-        "start_step",
+        "share", "start_step",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +50,7 @@ class Tracked:
         self.start_step = start_step  # the step before its first token
         self.lived = 0  # tokens told to the habits
         self.next_mark = 1  # tokens at which they are told more
+        self.share: Share | None = None  # its part of the outlook, which is not made again with every epoch
 
     def tell(self, made: int) -> None:
         """Tell the habits of all tokens up to the `made`-th."""
@@ -85,8 +88,7 @@ class Batch:
         outlook = self.outlook
         if self._stale or now_ns >= self._fresh_until_ns or self.pace.step - outlook.epoch >= EPOCH_STEPS:
             return  # the next look makes all shares anew
-        survival, passed = tracked.habit.survival(), outlook.now - outlook.epoch
-        outlook.add(made.reservation_id, self._share(made, tracked, survival, made.credit_blocks, passed))
+        outlook.add(made.reservation_id, self._share(made, tracked, made.credit_blocks, outlook.now - outlook.epoch))
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""
@@ -94,7 +96,7 @@ class Batch:
         if tracked is None:  # it was cut off, and its last tokens come late
             return
         pace, seen = self.pace, living.seen_tokens
-        if living.first_seen_ns == now_ns and seen <= new_tokens:  # its first
+        if seen <= new_tokens and living.first_seen_ns == now_ns:  # its first
             tracked.start_step = pace.step - seen
             pace.prefilled(tracked.backlog_tokens, now_ns - living.made_ns)
         elif tracked.start_step + seen < pace.step - _PAUSE_STEPS:  # it stood still
@@ -134,18 +136,16 @@ class Batch:
         outlook.begin(step)
         hindsight = self.hindsight
         judging, held = hindsight.due(step), 0.0
-        tables: dict[Habit, Survival] = {}  # asked for once each: whether one is up to date takes a while to tell
         any_prefix = ledger.prefixes.held_keys > 0
         for living in ledger:
             name = living.reservation_id
             tracked = self.tracked.get(name)
-            survival = None
-            if tracked is not None:
-                survival = tables.get(tracked.habit)
-                if survival is None:
-                    tables[tracked.habit] = survival = tracked.habit.survival()
-            share = self._share(living, tracked, survival, ledger.common_blocks(name) if any_prefix else 0, 0)
-            outlook.add(name, share)
+            is_new = tracked is None or tracked.share is None
+            share = self._share(living, tracked, ledger.common_blocks(name) if any_prefix else 0, 0)
+            if is_new:
+                outlook.add(name, share)
+            else:
+                outlook.count(share)
             if judging and tracked is not None and tracked.number <= hindsight.newest:
                 held += share.held
         if judging:
@@ -176,26 +176,30 @@ class Batch:
         offset = self.outlook.now - self.outlook.epoch
         return Share(survival, 0, limit, held, self.growth.per_token * many, many, offset)
 
-    def _share(
-        self, living: Reservation, tracked: Tracked | None, survival: Survival | None, common: int, offset: int
-    ) -> Share:
-        """`common`: blocks that others hold as well, and that this share leaves out."""
+    def _share(self, living: Reservation, tracked: Tracked | None, common: int, offset: int) -> Share:
+        """Its part `offset` steps from the epoch on. `common`: blocks that others hold as well, and that it leaves
+        out."""
         footprint = living.footprint
         if tracked is None:  # cut off, or promised under another policy: nothing is known, it may stay at its peak
             share = Share(
                 None, 0, _FOR_EVER, float(living.peak_blocks - common), 0.0, footprint.total_sequences, offset
             )
+            share.shared = common
+            return share
+        many, limit = tracked.sequences, tracked.limit
+        made = self.made(living, tracked)
+        if made >= limit:
+            made = limit - 1
+        held = self.held(footprint, made) - self.overlap.own * common
+        survival = tracked.habit.survival() if tracked.known_tokens is None else None
+        per_step = self.growth.per_token * many
+        known = tracked.share
+        if known is None or offset:
+            known = tracked.share = Share(survival, made, limit - made, held, per_step, many, offset)
         else:
-            many, limit = tracked.sequences, tracked.limit
-            made = self.made(living, tracked)
-            if made >= limit:
-                made = limit - 1
-            held = self.held(footprint, made) - self.overlap.own * common
-            per_step = self.growth.per_token * many
-            known = tracked.known_tokens is not None
-            share = Share(None if known else survival, made, limit - made, held, per_step, many, offset)
-        share.shared = common
-        return share
+            known.again(survival, made, limit - made, held, per_step)
+        known.shared = common
+        return known
 
     # Each of them
 
@@ -210,7 +214,8 @@ class Batch:
         growth, new, own = self.growth, footprint.max_new_tokens, self.overlap.own
         prompts = footprint.prompts
         if len(prompts) == 1:
-            return growth.blocks(own * prompts[0] + made, prompts[0] + new) * footprint.sequences
+            prompt = footprint.prompt_tokens
+            return growth.blocks(own * prompt + made, prompt + new) * footprint.sequences
         return sum([growth.blocks(own * p + made, p + new) for p in prompts]) * footprint.sequences
 
     def engine_holds(self, ledger: Ledger, blocks: int, now_ns: int) -> None:

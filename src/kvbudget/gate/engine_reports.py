@@ -1,7 +1,5 @@
 """Decides what an engine's own word means: how requests ended, preemptions, what it holds, its cache, another pool."""
 
-from dataclasses import replace
-
 from kvbudget.gate.commands import Command
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import CacheChanged, CapacityChanged, Ended, PoolHeld, Preempted
@@ -109,5 +107,5 @@ class EngineReports:
                 hopeless.append((waiting, resolved))
             else:
                 arrived = waiting.arrived._replace(prefix=()) if keys_are_old else waiting.arrived
-                self._queue.replace(replace(waiting, arrived=arrived), *resolved)
+                self._queue.replace(waiting, waiting.resolved_as(arrived, *resolved))
         return hopeless

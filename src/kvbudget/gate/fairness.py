@@ -7,6 +7,7 @@ that one all the same, decides `gate.overtaking`.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
@@ -25,7 +26,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Outlook
 
-AGAIN_NS = 250_000_000  # what is kept fades with time
+AGAIN_NS: Final = 250_000_000  # what is kept fades with time
 
 
 class Fairness:

@@ -74,7 +74,7 @@ __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK: Final = Tick()
 _new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
-_FOR_EVER_NS: Final = 1 << 62
+_FOR_EVER_NS: Final = 1 << 61  # a machine word where this is compiled
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
 

@@ -9,7 +9,8 @@ standard deviations.
 from math import sqrt
 from typing import Final
 
-from kvbudget.pool.risk import GRID, Outlook
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import GRID
 
 _MOMENT: Final = 5
 HORIZON_STEPS: Final = GRID[_MOMENT]
@@ -51,11 +52,11 @@ class Hindsight:
 
     def foretell(self, step: int, outlook: Outlook, newest: int) -> None:
         """Take the outlook of a step at its word, unless a forecast is out. `newest`: number of the last one in it."""
-        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.spread_at(_MOMENT) < 1.0:
+        if self._due_step is not None or len(outlook.shares) < _FEWEST or outlook.at(_MOMENT).spread < 1.0:
             return
         self._due_step = step + HORIZON_STEPS
-        self._at, self._after = outlook.mean_at(_MOMENT), outlook.mean_at(_MOMENT + 1)
-        self._deviation = sqrt(outlook.spread_at(_MOMENT))
+        self._at, self._after = outlook.at(_MOMENT).mean, outlook.at(_MOMENT + 1).mean
+        self._deviation = sqrt(outlook.at(_MOMENT).spread)
         self.newest = newest
 
     def forget(self) -> None:

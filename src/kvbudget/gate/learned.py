@@ -21,7 +21,8 @@ from kvbudget.gate.wait_forecast import WaitForecast, steps_until_room
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger, Reservation
-from kvbudget.pool.risk import GRID, Share, promise
+from kvbudget.pool.risk import promise
+from kvbudget.pool.share import GRID, Share
 from kvbudget.pool.survival import Survival
 from kvbudget.units import Blocks
 

@@ -66,6 +66,7 @@ class Habit:
         "_beyond",
         "_beyond_at",
         "_counted",
+        "_longest",
         "_parent_revision",
         "_partly",
         "_table",
@@ -92,6 +93,7 @@ class Habit:
         self._asked_at = -1  # where `taught` stood when it was last asked
         self._beyond: list[float] = []  # what `_ends_beyond` gave, where `answered` stood at `_beyond_at`
         self._beyond_at = -1
+        self._longest = 0  # the last bin in which anything ended
         self.before_all = 1.0 / (LIMIT_SHARE * limit) if limit else 0.0  # chance to end with a token, before any answer
         self.ends = [0.0] * BINS
         # Exposure, so that a stretch costs the same however long it is: tokens in bins of which only a part was gone
@@ -128,9 +130,11 @@ class Habit:
 
     def ended(self, tokens: int) -> None:
         """A sequence ended of itself with its `tokens`-th token, of which `lived` was told."""
-        k, ends, partly = bin_of(tokens - 1), self.ends, self._partly
-        ends[k] = ends[k] + self.weight
-        partly[k] = partly[k] - 0.5 * self.weight  # it lived through half of the last one
+        k = bin_of(tokens - 1)
+        ends, partly, weight = self.ends, self._partly, self.weight  # compiled, += on an element is not one of numbers
+        ends[k] = ends[k] + weight
+        self._longest = max(self._longest, k)
+        partly[k] = partly[k] - 0.5 * weight  # it lived through half of the last one
         self.at_limit()
 
     def at_limit(self) -> None:
@@ -165,6 +169,7 @@ class Habit:
         for k in range(BINS):
             self.ends[k] += weight * seen.ends[k]
             self._partly[k] += weight * seen.exposure[k]
+        self._longest = BINS - 1
         self.total += weight * seen.answers
         self._unread += seen.answers + 0.03
         self.root.taught += 1
@@ -223,9 +228,8 @@ class Habit:
         for k in range(BINS):  # by numbers, of which compiled code makes a plain loop
             width = WIDTHS_FLOAT[k]
             through += wholes[k]
-            exposure = max(parts[k] + width * through, 0.0)
             ended = by * ends[k]
-            entered = by * exposure / width + 0.5 * ended
+            entered = by * max(parts[k] + width * through, 0.0) / width + 0.5 * ended
             begun = ended + lent * coarser[k]
             if before_all:
                 begun += first * min(1.0, width * before_all)
@@ -239,8 +243,11 @@ class Habit:
             return self._beyond
         self._beyond_at = self.root.answered
         by, seen, found, ends = 1.0 / self.weight, 0.0, [0.0] * BINS, self.ends
-        lent = found if self.parent is None else self.parent._ends_beyond()
-        for k in range(BINS - 1, -1, -1):
+        lent, longest = found, self._longest
+        if self.parent is not None:
+            lent = self.parent._ends_beyond()
+            longest = self._longest = max(longest, self.parent._longest)
+        for k in range(longest, -1, -1):  # beyond that nothing was seen, nor is lent
             seen += by * ends[k]
             others = lent[k]  # of nobody: 0
             found[k] = seen + PRIOR * others / (PRIOR + others)
@@ -255,13 +262,13 @@ def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
     last = BIN_OF[end] if end < MOST_IN_TABLE else bin_of(end)
     same = first == last
     begun = end - start if same else EDGES[first + 1] - start
+    rest = end - EDGES[last]
     for habit in habits:
-        # Written out: compiled, `+=` on a float of a list is the interpreter's addition.
         weight, partly = habit.weight, habit._partly
         partly[first] = partly[first] + weight * begun
         if not same:
             through = habit._through
-            partly[last] = partly[last] + weight * (end - EDGES[last])
+            partly[last] = partly[last] + weight * rest
             through[first + 1] = through[first + 1] + weight
             through[last] = through[last] - weight
         habit._unread += 0.03
@@ -387,6 +394,7 @@ def _fill(habit: Habit, plain: dict[str, Any]) -> None:
     for name, values in (("ends", habit.ends), ("exposure", habit._partly)):
         for edge, value in plain[name].items():
             values[bin_of(int(edge))] = _checked(name, value)
+    habit._longest = BINS - 1
     habit.weight = max(1.0, _checked("weight", plain["weight"]))
     habit.total = _checked("total", plain["total"])
     habit.before_all = _checked("before_all", plain["before_all"])

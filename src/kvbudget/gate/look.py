@@ -4,7 +4,7 @@ Behind the first that the pool has no room for, a few more are looked at who may
 next of the other tenants, and who came after it in its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from kvbudget.gate.fairness import Fairness
 from kvbudget.gate.overtaking import Overtaking
@@ -28,13 +28,12 @@ def first_that_fits(
     fairness.begin_look()
     overtaking.begin_look()
     look = _Look(queue, fairness, promises, overtaking, now_ns, full)
-    only = fairness.turns.only_line
-    if only is not None:
-        return look.along(only)
+    if fairness.turns.is_one_line:
+        return look.along(queue.in_order)
     order = fairness.turns.order(now_ns)
     try:
         for key, priority in _with_those_behind(order, fairness, overtaking):
-            found = look.at(key, priority)
+            found = look.at(queue.at(key), priority)
             if found is not None:
                 return found
             if look.over:
@@ -60,27 +59,28 @@ class _Look:
         self._full = full  # there is no room for the first
         self.over = False
 
-    def along(self, keys: Iterable[Key]) -> Fits | None:
+    def along(self, line: list[Waiting]) -> Fits | None:
         """Through all of one tenant and class: the first, and behind it if it lacks room."""
-        for key in keys:
-            found = self.at(key, key[0])
+        for waiting in line:
+            found = self.at(waiting, waiting.key[0])
             if found is not None:
                 return found
-            if self.over or self._overtaking.head is None:
+            if self.over or not self._overtaking.has_met_head:
                 break
         return None
 
-    def at(self, key: Key, priority: int) -> Fits | None:
+    def at(self, waiting: Waiting, priority: int) -> Fits | None:
         """One who waits, if it may go. `priority`: the class in which it counts."""
-        fairness, promises, overtaking, now_ns = self._fairness, self._promises, self._overtaking, self._now_ns
-        behind = overtaking.head is not None
-        if behind and not overtaking.another_try():
-            self.over = True
-            return None
-        waiting = self._queue.at(key)
-        arrived, footprint, peak_blocks = waiting.arrived, waiting.footprint, waiting.peak_blocks
-        if behind and not overtaking.worth_trying(footprint, peak_blocks, now_ns):
-            return None
+        overtaking, now_ns = self._overtaking, self._now_ns
+        footprint, peak_blocks = waiting.footprint, waiting.peak_blocks
+        behind = overtaking.has_met_head
+        if behind:
+            if not overtaking.another_try():
+                self.over = True
+                return None
+            if not overtaking.worth_trying(footprint, peak_blocks, now_ns):
+                return None
+        fairness, promises, arrived, key = self._fairness, self._promises, waiting.arrived, waiting.key
         allowed, kept = fairness.allows(arrived, footprint, peak_blocks, priority, now_ns)
         if not allowed:
             self._queue.whys[key] = fairness.why

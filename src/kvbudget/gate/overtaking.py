@@ -10,19 +10,22 @@ there would be room if none of them had, nobody goes before it any more. Then it
 later than it would have by no more than the longest of them has left to its limit.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.learned import LearnedPolicy
 from kvbudget.gate.promises import RECHECK_NS, Promises
 from kvbudget.gate.queue import Demand, Queue, Waiting
-from kvbudget.gate.wait_forecast import has_room_by, steps_until_room
+from kvbudget.gate.wait_forecast import Start as Foreseen
+from kvbudget.gate.wait_forecast import has_room_by, start_of
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
-from kvbudget.pool.risk import Instead, Outlook, Share
+from kvbudget.pool.risk import Outlook
+from kvbudget.pool.share import Instead, Share
 
-MOST_TRIES = 8  # of those behind, in one look
+MOST_TRIES: Final = 8  # of those behind, in one look
+_NEVER: Final = (-1, -1)
 
 
 class Start(NamedTuple):
@@ -66,7 +69,9 @@ class Overtaking:
         # Of the last look:
         self._head: Head | None = None
         self._start: Start | None = None
-        self._foreseen: tuple[int, int, float | None] | None = None  # the same by learned lengths: (epoch, step, start)
+        self._foreseen: Foreseen | None = None  # the same by learned lengths, of the epoch and step of
+        self._foreseen_at = _NEVER  # these
+        self._foreseen_by = (-1, 0.0, 0, 0)  # and by that: (version of the outlook, z, blocks, seats)
         # Of that: the head, and what those who went before it no longer hold.
         self._reckoned: tuple[Share, Demand | None]
         self._smaller_than = 0  # blocks at their peaks: as many there was no room for
@@ -93,13 +98,26 @@ class Overtaking:
     def lacks_room(self, waiting: Waiting) -> None:
         """The first in the order that does."""
         queue, living = self._queue, self._ledger
-        self._heads = {key: head for key, head in self._heads.items() if head.waiting.arrived.request_id in queue}
-        self._head = self._heads.setdefault(waiting.key, Head(waiting))
-        self._head.waiting = waiting
-        self._head.overtook = {name for name in self._head.overtook if living.get(name) is not None}
-        self._start = self._foreseen = None
+        head = self._heads.get(waiting.key)
+        if head is None or len(self._heads) > 1:
+            self._heads = {
+                key: other for key, other in self._heads.items() if other.waiting.arrived.request_id in queue
+            }
+        if head is None:
+            head = self._heads[waiting.key] = Head(waiting)
+        head.waiting = waiting
+        if head.overtook:
+            head.overtook = {name for name in head.overtook if living.get(name) is not None}
+        self._head = head
+        self._start = None
+        self._foreseen_at = _NEVER
         self._smaller_than = waiting.peak_blocks
         self._tries = 0
+
+    @property
+    def has_met_head(self) -> bool:
+        """Whether the look that is made has met one that lacks room."""
+        return self._head is not None
 
     @property
     def head(self) -> Waiting | None:
@@ -112,11 +130,15 @@ class Overtaking:
         self._tries += 1
         return self._tries <= MOST_TRIES
 
+    def is_worth_trying(self, footprint: Footprint, peak_blocks: int, now_ns: int) -> bool:
+        """`worth_trying` after the look, when the head may have gone."""
+        return self.head is not None and self.worth_trying(footprint, peak_blocks, now_ns)
+
     def worth_trying(self, footprint: Footprint, peak_blocks: int, now_ns: int) -> bool:
         """Whether one may go before the head, as far as that is told at no cost: whoever is no smaller than others for
         whom there was no room is not tried."""
         head = self._head
-        if self.head is None or head is None or peak_blocks >= self._smaller_than:
+        if head is None or peak_blocks >= self._smaller_than:
             return False
         if any(other.sealed for other in self._heads.values()):
             return False
@@ -148,7 +170,8 @@ class Overtaking:
         if head is None or (self._promises.by_lengths and not self._keeps_start(head, event, footprint, now_ns)):
             return False
         head.overtook.add(event.request_id)
-        self._start = self._foreseen = None
+        self._start = None
+        self._foreseen_at = _NEVER
         return True
 
     def stays(self, peak_blocks: int) -> None:
@@ -164,20 +187,24 @@ class Overtaking:
             waiting = head.waiting
             newcomer = self._learned.newcomer(self._ledger, waiting.arrived, waiting.footprint, now_ns)
             head.sealed = bool(head.overtook) and self._fits_without(head, newcomer)
-            steps = None if head.sealed else self._steps_to_start(head, newcomer)
-            self._foreseen = (outlook.epoch, outlook.now, steps)
-        start = None if self._foreseen is None else self._foreseen[2]
+            self._foreseen = None if head.sealed else self._foresee(head, newcomer)
+            self._foreseen_at = (outlook.epoch, outlook.now)
+        start = self._foreseen
         if start is None:
             return False
         more = self._learned.newcomer(self._ledger, event, footprint, now_ns)
         newcomer, ahead = self._reckoned
         blocks, seats = self._room_for(head)
-        return has_room_by(start, outlook, self._learned.margin.z, newcomer, blocks, seats, ahead, more)
+        z, by = self._learned.margin.z, self._foreseen_by
+        is_as_foreseen = by[0] == outlook.version and by[1] == z and by[2] == blocks and by[3] == seats
+        if is_as_foreseen and start.is_put_off_by(more, outlook.now - outlook.epoch):
+            return False
+        return has_room_by(start.steps, outlook, z, newcomer, blocks, seats, ahead, more)
 
     def _is_foreseen(self, now_ns: int) -> bool:
         self._learned.refresh(self._ledger, now_ns)
-        outlook, foreseen = self._learned.outlook, self._foreseen
-        return foreseen is not None and foreseen[0] == outlook.epoch and foreseen[1] == outlook.now
+        outlook, at = self._learned.outlook, self._foreseen_at
+        return at[0] == outlook.epoch and at[1] == outlook.now
 
     def _start_by_limits(self, head: Head, now_ns: int) -> Start:
         """The lease ends: when all that have to end first have come to their limits, one token a step."""
@@ -207,7 +234,7 @@ class Overtaking:
                 sequences -= living.footprint.total_sequences
         return Start(now_ns, last, blocks, sequences)
 
-    def _steps_to_start(self, head: Head, newcomer: Share) -> float | None:
+    def _foresee(self, head: Head, newcomer: Share) -> Foreseen | None:
         """By learned lengths; None if that is beyond what can be seen."""
         learned = self._learned
         ahead: Demand | None = None
@@ -217,7 +244,8 @@ class Overtaking:
                 _take_off(ahead, share)
         self._reckoned = (newcomer, ahead)
         blocks, seats = self._room_for(head)
-        return steps_until_room(learned.outlook, learned.margin.z, newcomer, blocks, seats, ahead, None)
+        self._foreseen_by = (learned.outlook.version, learned.margin.z, blocks, seats)
+        return start_of(learned.outlook, learned.margin.z, newcomer, blocks, seats, ahead, None)
 
     def _room_for(self, head: Head) -> tuple[int, int]:
         """(blocks of all together, sequences beside it)"""

@@ -1,21 +1,22 @@
 """Who waits, in which order: by priority (smaller first), then by arrival. Bounded by requests and by tokens."""
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Final
 
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.tenants import account_name
 from kvbudget.gate.turns import Turns
 from kvbudget.gate.why import Why
 from kvbudget.pool.footprint import Footprint
-from kvbudget.pool.risk import GRID
+from kvbudget.pool.share import GRID
 from kvbudget.units import Blocks
 
 
 class Demand:
-    """What one who waits, or several, will take at the moments of `pool.risk.GRID` ahead, if let in some time before.
+    """What one who waits, or several, will take at the moments of `pool.share.GRID` ahead, if let in some time before.
 
     `tokens`: expected to be held at the end.
     """
@@ -30,8 +31,9 @@ class Demand:
     def add(self, other: "Demand", sign: float) -> None:
         """Sum over several, or over a part of it."""
         self.tokens += int(sign * other.tokens)
-        blocks, sequences, more_blocks, more_sequences = self.blocks, self.sequences, other.blocks, other.sequences
-        for g in range(len(GRID)):  # written out: compiled, `+=` on a float of a list is the interpreter's addition
+        blocks, sequences = self.blocks, self.sequences
+        more_blocks, more_sequences = other.blocks, other.sequences
+        for g in range(len(GRID)):  # compiled, += on an element is not one of numbers
             blocks[g] = blocks[g] + sign * more_blocks[g]
             sequences[g] = sequences[g] + sign * more_sequences[g]
 
@@ -47,24 +49,46 @@ class Part:
         self.demand: Demand | None = None  # of those that have one
 
 
-@dataclass(frozen=True, slots=True)
 class Waiting:
-    """One parked request with its resolved lengths."""
+    """One parked request with its resolved lengths. Not to be changed; by hand, as `Reservation` is."""
 
-    arrived: Arrived
-    footprint: Footprint
-    peak_blocks: Blocks
-    since_ns: int
-    deadline_ns: int
-    key: tuple[int, int]  # (priority, arrival number)
-    demand: Demand | None = None  # of the learned policy
-    expected_ns: int = 0  # the wait that was predicted; 0: none was
-    booked: bool = False  # it came back when it was told to
+    __slots__ = (
+        "arrived", "booked", "deadline_ns", "demand", "expected_ns", "footprint", "key", "peak_blocks", "since_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        arrived: Arrived,
+        footprint: Footprint,
+        peak_blocks: Blocks,
+        since_ns: int,
+        deadline_ns: int,
+        key: tuple[int, int],
+        demand: Demand | None = None,
+        expected_ns: int = 0,
+        booked: bool = False,
+    ) -> None:
+        self.arrived: Final = arrived
+        self.footprint: Final = footprint
+        self.peak_blocks: Final = peak_blocks
+        self.since_ns: Final = since_ns
+        self.deadline_ns: Final = deadline_ns
+        self.key: Final = key  # (priority, arrival number)
+        self.demand: Final = demand  # of the learned policy
+        self.expected_ns: Final = expected_ns  # the wait that was predicted; 0: none was
+        self.booked: Final = booked  # it came back when it was told to
 
     @property
     def tokens(self) -> int:
         """What it counts for in the queue: expected tokens where lengths are learned, otherwise its total."""
         return self.footprint.total_tokens if self.demand is None else self.demand.tokens
+
+    def resolved_as(self, arrived: Arrived, footprint: Footprint, peak_blocks: Blocks) -> "Waiting":
+        """The same one at the same place, of other lengths; how long they will be is not known of these."""
+        return Waiting(
+            arrived, footprint, peak_blocks, self.since_ns, self.deadline_ns, self.key, None, self.expected_ns,
+            self.booked,
+        )  # fmt: skip
 
 
 def _nobody_served(tenant: str) -> float:
@@ -83,6 +107,7 @@ class Queue:
     _by_key: dict[tuple[int, int], Waiting] = field(default_factory=dict)
     _key_of: dict[str, tuple[int, int]] = field(default_factory=dict)
     _order: list[tuple[int, int]] = field(default_factory=list)
+    in_order: list[Waiting] = field(default_factory=list)  # by class, in it by arrival: whose keys `_order` has
     _deadlines: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     _deadline: tuple[int, int | None] = (0, None)  # what `changes` was, and what was the earliest then
     _sums: dict[int, tuple[int, int]] = field(default_factory=dict)  # priority -> (peak blocks, sequences)
@@ -95,17 +120,19 @@ class Queue:
 
     def push(self, waiting: Waiting) -> int:
         """Park it; returns its place (1 = next)."""
-        insort(self._order, waiting.key)
+        place = bisect_left(self._order, waiting.key)
+        self._order.insert(place, waiting.key)
+        self.in_order.insert(place, waiting)
         self._by_key[waiting.key] = waiting
         self._key_of[waiting.arrived.request_id] = waiting.key
         heapq.heappush(self._deadlines, (waiting.deadline_ns, waiting.key))
         self.turns.push(waiting.key, account_name(waiting.arrived.tenant, waiting.key[0]), waiting.since_ns)
         self._count(waiting, +1)
-        return bisect_left(self._order, waiting.key) + 1
+        return place + 1
 
     def head(self) -> Waiting | None:
         """The first of the most urgent class."""
-        return self._by_key[self._order[0]] if self._order else None
+        return self.in_order[0] if self.in_order else None
 
     def at(self, key: tuple[int, int]) -> Waiting:
         """Who has this key. Raises KeyError if nobody has."""
@@ -129,7 +156,9 @@ class Queue:
         key = self._key_of.pop(request_id, None)
         if key is None:
             return None
-        self._order.pop(bisect_left(self._order, key))
+        place = bisect_left(self._order, key)
+        self._order.pop(place)
+        self.in_order.pop(place)
         waiting = self._by_key.pop(key)
         self.turns.remove(key)
         self.whys.pop(key, None)
@@ -139,11 +168,11 @@ class Queue:
             heapq.heapify(self._deadlines)
         return waiting
 
-    def replace(self, waiting: Waiting, footprint: Footprint, peak_blocks: Blocks) -> None:
+    def replace(self, waiting: Waiting, resized: Waiting) -> None:
         """Give one who waits other lengths; it keeps its place and deadline."""
         self._count(waiting, -1)
-        resized = replace(waiting, footprint=footprint, peak_blocks=peak_blocks, demand=None)
         self._by_key[waiting.key] = resized
+        self.in_order[bisect_left(self._order, waiting.key)] = resized
         self._count(resized, +1)
 
     def before(self, priority: int) -> tuple[int, int]:
@@ -212,7 +241,7 @@ class Queue:
         return request_id in self._key_of
 
     def __iter__(self) -> Iterator[Waiting]:
-        return (self._by_key[key] for key in self._order)
+        return iter(self.in_order)
 
     def __bool__(self) -> bool:
         return bool(self._order)

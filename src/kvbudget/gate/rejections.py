@@ -20,7 +20,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Tokens
 
-MIN_RETRY_NS = 1_000_000_000  # sooner than a second is no waiting time worth telling
+MIN_RETRY_NS: Final = 1_000_000_000  # sooner than a second is no waiting time worth telling
 LEDGER_LOST_RETRY_NS: Final = 2_000_000_000  # a failover takes seconds, a restart of an engine longer
 
 

@@ -8,15 +8,15 @@ unannounced, told times stay what the pace makes of them.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 SHORTER, LONGER = 0.75, 1.65  # for each that was told too late, or too early
 # Of what the pace says. At 0.3 told times were too long (1.62 times hindsight) in a load that alternates, at 0.2 more
 # goodput goes to those who come back, whose first token is late by then (docs/adr/0018).
-LEAST = 0.25
-TOO_LATE = 1.25  # times the right time
-MOST_OPEN = 64  # refusals whose right time is looked for; older ones are forgotten
-_LEAST_NS = 10**9  # Retry-After is in whole seconds: nothing sooner could have been told
+LEAST: Final = 0.25
+TOO_LATE: Final = 1.25  # times the right time
+MOST_OPEN: Final = 64  # refusals whose right time is looked for; older ones are forgotten
+_LEAST_NS: Final = 10**9  # Retry-After is in whole seconds: nothing sooner could have been told
 
 
 class Refused(NamedTuple):

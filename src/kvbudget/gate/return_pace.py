@@ -17,17 +17,17 @@ from typing import Final
 
 from kvbudget.gate.return_hindsight import ReturnHindsight
 
-PART = 0.06  # of the blocks let in
-AFTER = 3.0  # times as much, when the overload has ended
-QUIET_NS = 10 * 10**9  # without a refusal: it has ended
-START_SHARE = 0.8
+PART: Final = 0.06  # of the blocks let in
+AFTER: Final = 3.0  # times as much, when the overload has ended
+QUIET_NS: Final = 10 * 10**9  # without a refusal: it has ended
+START_SHARE: Final = 0.8
 START_WEIGHT: Final = 0.5  # clients for whom that counts
 MEMORY: Final = 16.0  # clients after whom an old one counts little
-FEW_SHARE = 0.15  # where fewer come back nobody waits for others, and nothing is kept for them
-PROBES = 3  # if none of so many comes back, few do
+FEW_SHARE: Final = 0.15  # where fewer come back nobody waits for others, and nothing is kept for them
+PROBES: Final = 3  # if none of so many comes back, few do
 RATE_NS: Final = 10e9  # the pace is a mean over so long
-_YOUNGEST_NS = 1e9
-_STEPS = 4  # of Newton's method, from above: the rest is below a thousandth
+_YOUNGEST_NS: Final = 1e9
+_STEPS: Final = 4  # of Newton's method, from above: the rest is below a thousandth
 
 
 class ReturnShare:

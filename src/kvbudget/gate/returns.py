@@ -25,11 +25,12 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.return_pace import PROBES, ReturnPace, ReturnShare
 from kvbudget.gate.tenants import account_name
 
-MOST_BOOKED = 4096  # an account has at most as many of these as are free (Choudhury, Hahne 1998): one flood takes half
+# An account has at most as many of these as are free (Choudhury, Hahne 1998): one flood takes half.
+MOST_BOOKED: Final = 4096
 MOST_ACCOUNTS: Final = 1024  # names come from outside
 # Who is the first of its tenant and class waits for nobody else of it. So many of those are expected at a time and no
 # more: where every client is a tenant of its own, they come after one another like the clients of one tenant.
-FIRSTS_AT_ONCE = 2 * PROBES
+FIRSTS_AT_ONCE: Final = 2 * PROBES
 # Of the pool, at most; the second bound is for one request that is larger than the first.
 MOST_KEPT, MOST_KEPT_FOR_ONE = 0.1, 0.25
 # The edge lengthens what is told by up to a quarter (edge/answers.py); a round trip and a connection come on top.

@@ -38,7 +38,7 @@ class Trial:
         fairness, promises = self._fairness, self._promises
         promised = booking is not None and booking.promised
         first = self.comes_first(event, now_ns)
-        tried = booking is not None or first or self._overtaking.worth_trying(footprint, peak_blocks, now_ns)
+        tried = booking is not None or first or self._overtaking.is_worth_trying(footprint, peak_blocks, now_ns)
         if not tried or now_ns < self.busy_until_ns:
             self.why = Why.TURN if self._queue else Why.PROMPTS  # nobody is before it, so only prompts can be
             return None, False

@@ -111,13 +111,10 @@ class Turns:
         return (other for other in line.by_tenant[line.oldest[key][0]] if other > key)
 
     @property
-    def only_line(self) -> OrderedDict[Key, None] | None:
-        """All who wait, in order, where they are of one tenant and class: then `order` is its first, and `behind` that
-        one are all others."""
-        if len(self._lines) != 1:
-            return None
-        line = next(iter(self._lines.values()))
-        return next(iter(line.by_tenant.values())) if len(line.by_tenant) == 1 else None
+    def is_one_line(self) -> bool:
+        """Whether all who wait are of one tenant and class: then `order` is the first that came, and `behind` that one
+        are all others."""
+        return len(self._lines) == 1 and all(len(line.by_tenant) == 1 for line in self._lines.values())
 
     def order(self, now_ns: int) -> Generator[tuple[Key, int], None, None]:
         """(key, class in which it counts): who is due of less urgent classes, then the first of every tenant, class by

@@ -15,7 +15,7 @@ from kvbudget.pool.prefix import LivePrefixes, Sharing, blocks_per_key, key_toke
 from kvbudget.pool.trajectory import Course
 from kvbudget.units import Blocks, Tokens
 
-_FOR_EVER: Final = 1 << 62
+_FOR_EVER: Final = 1 << 61
 _NONE: Final = Blocks(0)
 
 

@@ -143,11 +143,13 @@ class LivePrefixes:
         together = self.sharing is Sharing.SCHEDULED
         place = _Place(last, len(keys), met, 0, 1 if together else sequences)
         before = self.charged_keys
-        for run in _path(last):
-            sure = trusted and run.holders and (together or run.computed or run.end <= proved)
-            if sure:
-                place.credited = max(place.credited, run.end)
-            self._change(run, holders=1, copies=0 if sure else place.added)
+        run = last
+        while run.end:
+            sure = trusted and run.holders > 0 and (together or run.computed > 0 or run.end <= proved)
+            if sure and run.end > place.credited:
+                place.credited = run.end
+            self._change(run, 1, 0, 0 if sure else place.added)
+            run = run.parent
         self._places[name] = place
         self.held_keys += len(keys)
         return len(keys) - (self.charged_keys - before)
@@ -156,9 +158,10 @@ class LivePrefixes:
         """Take the last `join` back, as if it had never been; nothing if it held nothing."""
         place = self._places.get(name)
         if place is not None:
-            for run in _path(place.last):
-                if run.end > place.credited:
-                    self._change(run, copies=-place.added)
+            run = place.last
+            while run.end > place.credited:
+                self._change(run, 0, 0, -place.added)
+                run = run.parent
             self.leave(name)
 
     def leave(self, name: str) -> int:
@@ -171,19 +174,23 @@ class LivePrefixes:
         if place is None:
             return 0
         self.held_keys -= place.keys
-        path = list(_path(place.last))
-        again = 0
-        for run in path:
-            self._change(run, holders=-1, computed=-place.computed)
-            if place.computed and not run.computed and self.sharing is Sharing.COMPUTED:
+        again, read = 0, 1 if place.computed else 0
+        run = place.last
+        while run.end:
+            self._change(run, -1, -read, 0)
+            if read and not run.computed and self.sharing is Sharing.COMPUTED:
                 before = self.charged_keys
-                self._change(run, copies=max(0, run.holders - run.copies))
+                self._change(run, 0, 0, max(0, run.holders - run.copies))
                 again += self.charged_keys - before
-        for run in path:
+            run = run.parent
+        run = place.last
+        while run.end:
+            above = run.parent
             if run.holders:
                 _join_with_only_child(run)
             else:
-                del run.parent.children[run.keys[run.start]]
+                del above.children[run.keys[run.start]]
+            run = above
         if not self._root.children:
             self._one_copy = True
         return again
@@ -193,8 +200,10 @@ class LivePrefixes:
         place = self._places.get(name)
         if place is not None and not place.computed:
             place.computed = True
-            for run in _path(place.last):
-                self._change(run, computed=1)
+            run = place.last
+            while run.end:
+                self._change(run, 0, 1, 0)
+                run = run.parent
 
     def found(self, name: str, keys: int) -> int:
         """The engine tells that `name` found `keys` leading keys in its cache. Returns by how many keys the charge
@@ -284,7 +293,7 @@ class LivePrefixes:
         run.start, run.parent = at, first
         return first
 
-    def _change(self, run: _Run, *, holders: int = 0, computed: int = 0, copies: int = 0) -> None:
+    def _change(self, run: _Run, holders: int, computed: int, copies: int) -> None:
         self.charged_keys -= run.charged
         run.holders += holders
         run.computed += computed
@@ -303,7 +312,7 @@ class LivePrefixes:
             if part.start < first_key < part.end:
                 self._split(part, first_key)
             if first_key <= part.start and part.end <= end_key and part.computed > read:
-                self._change(part, copies=copies)
+                self._change(part, 0, 0, copies)
 
 
 def _path(last: _Run) -> Iterable[_Run]:

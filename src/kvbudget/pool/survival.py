@@ -45,32 +45,51 @@ BIN_OF: Final = b"".join(
 )  # bin_of, but faster
 
 
+class Bin:
+    """The cumulative hazard within one bin: H(tokens) = `intercept` + `slope` * tokens."""
+
+    __slots__ = ("intercept", "slope")
+
+    def __init__(self, intercept: float, slope: float) -> None:
+        self.intercept = intercept
+        self.slope = slope
+
+
 class Survival:
     """The chance to go on. `doubts[k]` is the relative standard error of what H grows by from bin k on."""
 
-    __slots__ = ("_chances", "_means", "doubts", "intercept", "slope")
+    __slots__ = ("_bins", "_chances", "_chances_at", "_means", "_shares", "_total", "doubts")
 
     def __init__(self, end_shares: list[float], doubt: float | list[float]) -> None:
         """`end_shares[k]`: of those that enter bin k, the share that ends in it. `doubt`: of all bins, or of each."""
-        self.doubts = [doubt] * BINS if isinstance(doubt, float) else list(doubt)
+        self.doubts = [doubt] * BINS if isinstance(doubt, float) else doubt
         self._means: dict[int, Tokens] = {}
-        self._chances: dict[tuple[int, ...], list[float]] = {}
-        slopes: list[float] = []
-        intercepts: list[float] = []
-        total = 0.0
-        for k in range(BINS):
-            hazard = -log(1.0 - min(end_shares[k], _SURELY_OVER))
+        self._chances: list[float] = []
+        self._chances_at: tuple[int, ...] | None = None
+        self._shares = end_shares
+        self._bins: list[Bin] = []  # those that were asked for
+        self._total = 0.0  # H up to the end of the last of them
+
+    def bins_to(self, tokens: int) -> list[Bin]:
+        """At least all bins up to that of so many tokens."""
+        most = BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)
+        bins = self._bins
+        if len(bins) > most:
+            return bins
+        shares, total = self._shares, self._total
+        for k in range(len(bins), most + 1):
+            hazard = -log(1.0 - min(shares[k], _SURELY_OVER))
             slope = hazard / WIDTHS_FLOAT[k]
-            slopes.append(slope)
-            intercepts.append(total - slope * _EDGES_FLOAT[k])
+            bins.append(Bin(total - slope * _EDGES_FLOAT[k], slope))
             total += hazard
-        self.slope = slopes
-        self.intercept = intercepts
+        self._total = total
+        return bins
 
     def hazard_to(self, tokens: int) -> float:
         """H(tokens), which also holds beyond MAX_TOKENS."""
-        k = bin_of(tokens)
-        return self.intercept[k] + self.slope[k] * tokens
+        bins = self.bins_to(tokens)
+        at = bins[BIN_OF[tokens] if tokens < MOST_IN_TABLE else bin_of(tokens)]
+        return at.intercept + at.slope * tokens
 
     def chance(self, tokens: int, further: int) -> float:
         """P(the output is longer than `tokens` + `further` | it is longer than `tokens`)."""
@@ -78,10 +97,10 @@ class Survival:
 
     def chances(self, moments: tuple[int, ...]) -> list[float]:
         """P(the output is longer than each of `moments`); remembered, as everybody who comes asks for the same."""
-        known = self._chances.get(moments)
-        if known is None:
-            known = self._chances[moments] = [self.chance(0, moment) for moment in moments]
-        return known
+        if moments is not self._chances_at:
+            self._chances_at = moments
+            self._chances = [self.chance(0, moment) for moment in moments]
+        return self._chances
 
     def mean_tokens(self, at_most: int) -> Tokens:
         """Expected tokens of an answer that may have `at_most`; remembered for the limits that are asked for."""
@@ -99,10 +118,10 @@ class Survival:
         base = self.hazard_to(tokens)
         end = tokens + at_most
         position, alive, mean = tokens, 1.0, 0.0
-        k = bin_of(tokens)
+        bins, k = self.bins_to(end), bin_of(tokens)
         while position < end and alive > 1e-3:
             edge = min(end, EDGES[k + 1]) if k < BINS - 1 else end
-            then = exp(base - self.intercept[k] - self.slope[k] * edge)
+            then = exp(base - bins[k].intercept - bins[k].slope * edge)
             mean += (edge - position) * (alive + then) / 2
             position, alive, k = edge, then, min(k + 1, BINS - 1)
         return Tokens(max(1, round(mean)))

@@ -5,7 +5,6 @@ nanoseconds, the cost being linear and each context a token longer; m steps take
 without rounding.
 """
 
-from collections.abc import Sequence
 from math import isqrt
 
 
@@ -46,16 +45,19 @@ class Leap:
         self.steps = steps
         return True
 
-    def blocks_taken(self, phases: Sequence[int], phase: int) -> tuple[int, int]:
+    def blocks_taken(self, phases: list[int], phase: int) -> tuple[int, int]:
         """(blocks that are taken in all of it, those times the nanoseconds until its end). In step k,
         `phases[(phase + k) % len(phases)]` are."""
         taken, block_ns, left_ns, duration_ns = 0, 0, self.lasts_ns(self.steps), self.first_ns
+        slope_ns, size = self.slope_ns, len(phases)
         for _ in range(self.steps):
             need = phases[phase]
             if need:
                 taken += need
                 block_ns += need * left_ns  # held from this step to the end of the leap
             left_ns -= duration_ns
-            duration_ns += self.slope_ns
-            phase = phase + 1 if phase + 1 < len(phases) else 0
+            duration_ns += slope_ns
+            phase += 1
+            if phase == size:
+                phase = 0
         return taken, block_ns

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from kvbudget.simulate.clients import Client, Ending
 from kvbudget.simulate.histogram import Histogram
@@ -10,10 +10,10 @@ from kvbudget.simulate.settings import Slo
 
 SCHEMA = "kvbudget.simulate/1"
 OTHERS = "(others)"  # more tenants or classes than are told apart
-_MOST_TENANTS = 100  # that are told apart in a report, and so many classes
-_MOST_OPEN = 10_000  # refusals whose right time is still looked for
-_MOST_LOOKED_AT = 64
-_LEAST_TOLD_NS = 10**9  # Retry-After is in whole seconds, so nothing sooner could have been told
+_MOST_TENANTS: Final = 100  # that are told apart in a report, and so many classes
+_MOST_OPEN: Final = 10_000  # refusals whose right time is still looked for
+_MOST_LOOKED_AT: Final = 64
+_LEAST_TOLD_NS: Final = 10**9  # Retry-After is in whole seconds, so nothing sooner could have been told
 
 
 class Tally:

@@ -6,7 +6,7 @@ from typing import Final
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.simulate.jump_engine import Stream
 
-_OUT_OF_ORDER: Final = 1 << 62
+_OUT_OF_ORDER: Final = 1 << 61
 _NOBODY: Final[list[Stream]] = []
 
 
