@@ -238,3 +238,7 @@ def test_whoever_hears_a_stream_no_more_closes_its_connection(run: Run) -> None:
             upstream.close()
 
     run(dialogue)
+
+
+def test_a_failed_call_has_its_own_code() -> None:
+    assert UpstreamError("timeout", "x").code == "upstream_failed"

@@ -54,6 +54,7 @@ class UpstreamError(KvbudgetError):
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message, fix="check that the server runs and that its address is right")
+        self.code = "upstream_failed"  # compiled, the class has its base's
         self.kind = kind
 
 

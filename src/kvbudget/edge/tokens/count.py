@@ -31,6 +31,10 @@ class CountFailedError(KvbudgetError):
 
     code = "count_failed"
 
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.code = "count_failed"  # compiled, the class has its base's
+
 
 class Counter(Protocol):
     """One way to count prompts."""
