@@ -21,7 +21,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.ledger import Ledger
 from kvbudget.pool.prefix import Sharing
-from kvbudget.pool.risk import GRID
+from kvbudget.pool.share import GRID
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
