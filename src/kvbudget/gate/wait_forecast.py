@@ -176,8 +176,7 @@ def start_of(
         begin, spare = MOMENTS[g - 1] if g else 0.0, -min(missing, -1e-9)
         share = before / (before + spare) if g else 0.5
         steps = begin + (MOMENTS[g] - begin) * share - passed
-        if steps >= MOMENTS[g] - passed:
-            against = -1
+        against = against if steps < MOMENTS[g] - passed else -1  # else it was rounded up to the moment
         return Start(steps, begin, MOMENTS[g] - begin, before, against, spare, room.others_fit)
     return None
 
