@@ -30,19 +30,19 @@ from reference_texts import (
 from kvbudget.cli.main import COMMANDS, parser_of
 from kvbudget.cli.output import ERROR_SCHEMA
 from kvbudget.diagnose.verdict import CODES
-from kvbudget.edge.admin import GAUGES
-from kvbudget.edge.answers import ANSWERS
-from kvbudget.edge.demand import FORECAST_GAUGES
+from kvbudget.edge.control.admin import GAUGES
+from kvbudget.edge.control.demand import FORECAST_GAUGES
 from kvbudget.edge.discovery.discovery import DISCOVERY_METRICS
 from kvbudget.edge.extproc.service import COUNTERS as EXTPROC_COUNTERS
 from kvbudget.edge.extproc.service import GAUGES as EXTPROC_GAUGES
 from kvbudget.edge.http.messages import DATA_PLANE_CODES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import ERROR_TYPES
+from kvbudget.edge.request.answers import ANSWERS
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.web.answering import ADMIN_CODES
 from kvbudget.edge.workers.expositions import WORKER_METRICS
-from kvbudget.gate.why import Why
+from kvbudget.gate.waiting.why import Why
 from kvbudget.planner.budget.schema import BACKEND
 
 ROOT = Path(__file__).resolve().parent.parent

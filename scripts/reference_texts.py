@@ -3,8 +3,8 @@
 from kvbudget.edge.surfaces.ask import Surface
 from kvbudget.edge.surfaces.dialects import ANTHROPIC, RESPONSES, TGI
 from kvbudget.errors import AccountingError, BadConfigError, BadValueError, InputError, UnsupportedError
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.why import Why
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.waiting.why import Why
 
 # What each refusal means, for people; the test fails when one is missing.
 REFUSALS = {

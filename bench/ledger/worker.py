@@ -19,7 +19,7 @@ import uvloop
 from kvbudget.edge.bank.redis_store import RedisStore
 from kvbudget.edge.bank.script import SCRIPT, SHA, arguments, keys_of
 from kvbudget.edge.bank.urls import address_of
-from kvbudget.edge.lending import Lending
+from kvbudget.edge.sharing.lending import Lending
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.terms import Call, Line
 from kvbudget.gate.commands import Forward, Reject
@@ -27,7 +27,7 @@ from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived, Ended, Event
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 

@@ -19,18 +19,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from kvbudget.edge.answers import Refuser
-from kvbudget.edge.backend import Backend
-from kvbudget.edge.gateway import Gateway
+from kvbudget.edge.control.past import Past
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.messages import openai_error_body
 from kvbudget.edge.http.server import HttpServer
 from kvbudget.edge.http.upstream import Upstream
 from kvbudget.edge.http.upstream_pool import UpstreamConnection
-from kvbudget.edge.identity import Identities
+from kvbudget.edge.instances.backend import Backend
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.past import Past
-from kvbudget.edge.reception import Reception
+from kvbudget.edge.request.answers import Refuser
+from kvbudget.edge.request.gateway import Gateway
+from kvbudget.edge.request.identity import Identities
+from kvbudget.edge.request.reception import Reception
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.images import ImageCounter
 from kvbudget.edge.tracing.context import Sampler

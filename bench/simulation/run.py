@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kvbudget.edge.traces import TraceOptions, load_trace
+from kvbudget.edge.traces.read import TraceOptions, load_trace
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.simulate import run as engine
 from kvbudget.simulate.load import TraceRequest

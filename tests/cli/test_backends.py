@@ -7,7 +7,7 @@ import pytest
 from kvbudget.cli.serving.backends import backend_url, divided, instances_of, kubernetes_access
 from kvbudget.edge.budget.file import read_budget
 from kvbudget.edge.discovery.sources import DnsName, KubernetesAccess, KubernetesService
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 

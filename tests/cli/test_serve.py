@@ -22,7 +22,7 @@ from kvbudget.cli.serve import _reload, page_of
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
 from otlp_receiver import Receiver, Span

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kvbudget.edge.access_log import AccessLog
-from kvbudget.edge.identity import Identity
-from kvbudget.edge.record import Asked, Record
-from kvbudget.edge.traces import load_trace
+from kvbudget.edge.request.identity import Identity
+from kvbudget.edge.request.record import Asked, Record
+from kvbudget.edge.traces.read import load_trace
 from kvbudget.errors import BadValueError
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 
 Stand = Any  # the class lives in conftest.py, which cannot be imported
 

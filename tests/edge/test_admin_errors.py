@@ -84,7 +84,7 @@ def test_a_bug_of_ours_is_told_in_the_same_form(play: Play, monkeypatch: pytest.
 
     async def scene(stand: Any) -> None:
         async with httpx.AsyncClient(base_url=stand.service.admin_url) as admin:
-            monkeypatch.setattr("kvbudget.edge.admin.state_of", broken)
+            monkeypatch.setattr("kvbudget.edge.control.admin.state_of", broken)
             answer = await admin.get("/v1/state")
             assert (answer.status_code, in_form(answer)["code"]) == (500, "internal_error")
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvbudget.edge.admin import admin_app
-from kvbudget.edge.sign_in import PATHS
+from kvbudget.edge.control.admin import admin_app
+from kvbudget.edge.control.sign_in import PATHS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 

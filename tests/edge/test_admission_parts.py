@@ -17,7 +17,7 @@ from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.tenants import ALL_OTHERS, ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
 

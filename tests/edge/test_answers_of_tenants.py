@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from kvbudget.edge.answers import Refuser
+from kvbudget.edge.request.answers import Refuser
 from kvbudget.gate.commands import Reject
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 

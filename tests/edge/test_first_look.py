@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kvbudget.cli.serve import _ready
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.policies import Policy

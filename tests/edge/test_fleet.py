@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.fleet.options import FleetConfig
 from kvbudget.gate.gate import GateConfig

@@ -10,7 +10,7 @@ import pytest
 
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.errors import BadValueError
-from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.learning.learned import LearnedPolicy
 from kvbudget.pool.groups import uniform_layout
 
 

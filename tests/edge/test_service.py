@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.instance import usable_blocks, why_unusable
-from kvbudget.edge.scrape import EngineReading
+from kvbudget.edge.instances.instance import usable_blocks, why_unusable
+from kvbudget.edge.instances.scrape import EngineReading
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.engines.vllm_metrics import EnginePool
 from kvbudget.gate.events import PoolHeld, Preempted

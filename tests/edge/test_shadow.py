@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.keys import ApiKey
 from kvbudget.edge.openai.errors import BadRequestError
+from kvbudget.edge.request.keys import ApiKey
 
 Stand = Any  # the class lives in conftest.py, which cannot be imported
 

@@ -9,10 +9,10 @@ from anything import Anything, what_is_left
 from kvbudget.gate.events import Arrived, Ended, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
-from kvbudget.gate.returns import MOST_ACCOUNTS, MOST_BOOKED
-from kvbudget.gate.shares import MOST_TENANTS
-from kvbudget.gate.tenants import ALL_OTHERS, TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome
+from kvbudget.gate.refusing.returns import MOST_ACCOUNTS, MOST_BOOKED
+from kvbudget.gate.tenants.settings import ALL_OTHERS, TenantLimits
+from kvbudget.gate.tenants.shares import MOST_TENANTS
 from kvbudget.units import Tokens
 
 MakeGate = Callable[..., Gate]

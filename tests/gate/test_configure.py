@@ -7,8 +7,8 @@ from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, CapacityChanged, Ended
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.pool.chains import chain_keys
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.prefix import Sharing

@@ -9,7 +9,7 @@ from kvbudget.engines.vllm_metrics import pool_from_cache_config
 from kvbudget.gate.commands import Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, CapacityChanged, Ended
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.units import Blocks, Bytes, Tokens
 

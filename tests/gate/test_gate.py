@@ -18,7 +18,7 @@ from kvbudget.gate.events import (
 )
 from kvbudget.gate.gate import RECHECK_NS, Gate, outcome_of
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 

@@ -10,7 +10,7 @@ from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, BackendChanged, CapacityChanged, Ended, Event, PaceLost, Progressed, Tick
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 

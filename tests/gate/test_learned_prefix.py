@@ -9,7 +9,7 @@ from kvbudget.gate.commands import Forward
 from kvbudget.gate.events import Arrived, Ended
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens
 

@@ -8,7 +8,7 @@ from kvbudget.gate.commands import Forward, Parked
 from kvbudget.gate.events import Arrived, CacheChanged, CapacityChanged, Ended, Preempted, Progressed, Tick
 from kvbudget.gate.gate import RECHECK_NS, Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.gate.trust import FIRST
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.prefix import Sharing

@@ -9,7 +9,7 @@ from kvbudget.gate.commands import Forward
 from kvbudget.gate.events import Arrived, CapacityChanged, Ended, Event, PaceLost, Progressed, Tick
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.gate.policies import Policy, promised_blocks, shared_out
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.units import Blocks, Bytes, Tokens
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvbudget.gate.events import Arrived
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.gate.resolve import largest_context, most_new_tokens, resolve
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import uniform_layout

@@ -6,7 +6,7 @@ from kvbudget.gate.commands import Forward, Parked
 from kvbudget.gate.events import Arrived, CacheChanged, Ended, PoolHeld, Progressed, Tick
 from kvbudget.gate.gate import RECHECK_NS, Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.risk import EPOCH_STEPS
 from kvbudget.units import Tokens

@@ -9,8 +9,8 @@ from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.events import Arrived, Ended, Event, Progressed, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.units import Tokens
 
 SECOND = 10**9

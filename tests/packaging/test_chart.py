@@ -14,10 +14,10 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 from charts import CHART, NAMESPACE, PACKAGING, ROOT, VALUES, Manifest, of_kind, pods, rendered, run, tool
 from kvbudget.cli.main import parser_of
 from kvbudget.cli.serving.flags import DEFAULTS
-from kvbudget.edge.admin import GAUGES
-from kvbudget.edge.demand import FORECAST_GAUGES
+from kvbudget.edge.control.admin import GAUGES
+from kvbudget.edge.control.demand import FORECAST_GAUGES
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.planner.advice.longcontext import Timeouts
 from prometheus import promtool, series_in
 

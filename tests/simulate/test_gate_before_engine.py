@@ -9,7 +9,7 @@ from kvbudget.gate.commands import Command, Forward, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.simulate.paged_engine import PagedEngine
 from kvbudget.units import Blocks, Tokens

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from kvbudget.edge.answers import Refuser
-from kvbudget.edge.engine_headers import EngineHeaders
-from kvbudget.edge.flow import Flow
-from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.upstream import RelayEnd, RelayOutcome
-from kvbudget.edge.identity import Identity
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.ask import Surface, parse_ask
+from kvbudget.edge.request.answers import Refuser
+from kvbudget.edge.request.engine_headers import EngineHeaders
+from kvbudget.edge.request.flow import Flow
+from kvbudget.edge.request.gateway import Gateway
+from kvbudget.edge.request.identity import Identity
 from kvbudget.edge.tokens.count import Count
 from kvbudget.gate.commands import Forward
 from kvbudget.gate.events import Arrived, Ended, Event, Preempted, Progressed, Tick
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.simulate.instance import NEVER_NS
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.policies import contender

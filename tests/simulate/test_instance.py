@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kvbudget.gate.events import Arrived, Ended, Preempted, Progressed
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.simulate.policies import contender
 from kvbudget.simulate.run import Simulation
 from kvbudget.units import Tokens

@@ -10,7 +10,7 @@ from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived, Ended, Preempted, Progressed, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.paged_engine import PagedEngine, SchedulerOutput

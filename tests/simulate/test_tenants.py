@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.outcome import Result

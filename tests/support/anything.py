@@ -28,16 +28,16 @@ from kvbudget.gate.events import (
     RoomTaken,
     Tick,
 )
-from kvbudget.gate.expectation import MAX_WAIT_NS
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.rejections import MIN_RETRY_NS
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.rejections import MIN_RETRY_NS
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
+from kvbudget.gate.waiting.expectation import MAX_WAIT_NS
 from kvbudget.pool.chains import chain_keys
 from kvbudget.pool.groups import Layout, uniform_layout
 from kvbudget.pool.prefix import Sharing

@@ -17,7 +17,7 @@ import h11
 
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
 from kvbudget.edge.http.server import HttpServer
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.fleet.events import Drained

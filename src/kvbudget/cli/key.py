@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a key once; only its digest is ever kept."""
-    from kvbudget.edge.keys import new_key
+    from kvbudget.edge.request.keys import new_key
     from kvbudget.planner.budget.schema import is_name
 
     tenant = args.tenant or args.name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvbudget.cli.main import EXIT_INTERRUPTED
 from kvbudget.cli.output import written_out
 from kvbudget.cli.reshaping import add_reshaping, reshaping_of
-from kvbudget.edge.traces import FORMATS, load_trace
+from kvbudget.edge.traces.read import FORMATS, load_trace
 from kvbudget.errors import BadValueError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kvbudget.edge.traces import TraceOptions
+from kvbudget.edge.traces.read import TraceOptions
 
 
 def add_reshaping(group: argparse._ArgumentGroup, *, max_requests: str, max_tokens: str, spread: str) -> None:

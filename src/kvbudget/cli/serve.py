@@ -18,7 +18,7 @@ from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
-    from kvbudget.edge.instance import Instance
+    from kvbudget.edge.instances.instance import Instance
     from kvbudget.edge.service import GateService
     from kvbudget.edge.service_settings import ServiceSettings
 
@@ -263,7 +263,7 @@ def embedded_of(engine: "RunningEngine") -> Embedded:
 
 
 def _ready(service: "GateService") -> dict[str, object]:
-    from kvbudget.edge.instances_api import problem_of
+    from kvbudget.edge.control.instances_api import problem_of
 
     facts, ledger = service.backend.facts, service.gate.ledger
     up = service.fleet.backend_up  # of any of them: whoever is away is told of by itself

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from kvbudget.edge.record import Record
+from kvbudget.edge.request.record import Record
 from kvbudget.errors import BadValueError, printable
 from kvbudget.gate.commands import Reject
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 
 if TYPE_CHECKING:
     pass

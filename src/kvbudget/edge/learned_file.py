@@ -16,7 +16,7 @@ import orjson
 from kvbudget.edge.given_file import open_given
 from kvbudget.edge.whole_file import write_whole
 from kvbudget.errors import BadValueError, InputError, printable
-from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.learning.learned import LearnedPolicy
 
 log = logging.getLogger("kvbudget.learned")
 

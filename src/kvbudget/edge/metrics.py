@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 
 _SECONDS = (
     0.0001,

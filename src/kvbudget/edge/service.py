@@ -9,39 +9,39 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kvbudget.edge.access_log import AccessLog
-from kvbudget.edge.admin import admin_app
-from kvbudget.edge.admin_access import AdminAccess
-from kvbudget.edge.answers import Refuser
 from kvbudget.edge.asgi import AsgiServer, check_port, start_asgi
-from kvbudget.edge.backend import EngineFacts
 from kvbudget.edge.bank.store import BankStore
 from kvbudget.edge.bank.urls import store_from_url
-from kvbudget.edge.demand import DemandWatch
+from kvbudget.edge.control.access import AdminAccess
+from kvbudget.edge.control.admin import admin_app
+from kvbudget.edge.control.demand import DemandWatch
+from kvbudget.edge.control.past import Past
 from kvbudget.edge.discovery.discovery import Discovery, discovery_of
 from kvbudget.edge.discovery.nowhere import nowhere
-from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.address import host_port
 from kvbudget.edge.http.peers import Trusted
 from kvbudget.edge.http.server import start_server
 from kvbudget.edge.http.tls import ServerTls, engine_context
-from kvbudget.edge.identity import Identities
-from kvbudget.edge.instance import Instance
-from kvbudget.edge.instance_settings import InstanceSettings
-from kvbudget.edge.keys import KeyRing
+from kvbudget.edge.instances.backend import EngineFacts
+from kvbudget.edge.instances.instance import Instance
+from kvbudget.edge.instances.settings import InstanceSettings
+from kvbudget.edge.instances.vocabularies import counter_of_all, counters_of, heed_contexts, heed_model
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.openai.errors import error_body
-from kvbudget.edge.past import Past
-from kvbudget.edge.prompt_logprobs import PromptLogprobs
-from kvbudget.edge.reception import Reception
+from kvbudget.edge.request.answers import Refuser
+from kvbudget.edge.request.gateway import Gateway
+from kvbudget.edge.request.identity import Identities
+from kvbudget.edge.request.keys import KeyRing
+from kvbudget.edge.request.prompt_logprobs import PromptLogprobs
+from kvbudget.edge.request.reception import Reception
 from kvbudget.edge.service_settings import ServiceSettings
-from kvbudget.edge.shared_ledger import SharedLedger
+from kvbudget.edge.sharing.ledger import SharedLedger
 from kvbudget.edge.tokens.by_model import CounterByModel
 from kvbudget.edge.tokens.count import Counter
 from kvbudget.edge.tokens.counting import watched
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
-from kvbudget.edge.vocabularies import counter_of_all, counters_of, heed_contexts, heed_model
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.units import Tokens

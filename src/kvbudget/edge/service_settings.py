@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
-from kvbudget.edge.instance_settings import InstanceSettings
-from kvbudget.edge.keys import ApiKey
+from kvbudget.edge.instances.settings import InstanceSettings
+from kvbudget.edge.request.keys import ApiKey
 from kvbudget.edge.tokens.counting import CountingSettings
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.gate.fleet.options import FleetConfig

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kvbudget.gate.refusals import QueueBound, Refusal
+from kvbudget.gate.refusing.refusals import QueueBound, Refusal
 from kvbudget.units import Blocks, Tokens
 
 

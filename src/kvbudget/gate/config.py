@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens
 

@@ -3,15 +3,15 @@
 from kvbudget.gate.commands import Command
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import CacheChanged, CapacityChanged, Ended, PoolHeld, Preempted
-from kvbudget.gate.expectation import Expectation
-from kvbudget.gate.fairness import Fairness
-from kvbudget.gate.learned import LearnedPolicy
-from kvbudget.gate.margin import HIGHEST
+from kvbudget.gate.learning.learned import LearnedPolicy
+from kvbudget.gate.learning.margin import HIGHEST
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import Promises
-from kvbudget.gate.queue import Queue, Waiting
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.gate.resolve import Resolver
+from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.waiting.expectation import Expectation
+from kvbudget.gate.waiting.queue import Queue, Waiting
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.units import Tokens
 

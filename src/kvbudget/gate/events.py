@@ -6,7 +6,7 @@ NamedTuples, because a gate makes several of them per request and a frozen datac
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
 

@@ -49,22 +49,22 @@ from kvbudget.gate.events import (
     SliceChanged,
     Tick,
 )
-from kvbudget.gate.expectation import Expectation
-from kvbudget.gate.fairness import Fairness
-from kvbudget.gate.last_look import LastLook
-from kvbudget.gate.learned import LearnedPolicy
-from kvbudget.gate.look import first_that_fits
-from kvbudget.gate.overtaking import Overtaking
-from kvbudget.gate.parking import NoPlace, Parking
+from kvbudget.gate.learning.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS, Promises
-from kvbudget.gate.queue import Queue, Waiting
-from kvbudget.gate.refusals import Refusal, outcome_of
-from kvbudget.gate.rejections import LEDGER_LOST_RETRY_NS, Rejections
+from kvbudget.gate.refusing.refusals import Refusal, outcome_of
+from kvbudget.gate.refusing.rejections import LEDGER_LOST_RETRY_NS, Rejections
+from kvbudget.gate.refusing.returns import Booking, Returns
 from kvbudget.gate.resolve import Resolver
-from kvbudget.gate.returns import Booking, Returns
 from kvbudget.gate.tails import Tails
-from kvbudget.gate.trial import Trial
+from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.waiting.expectation import Expectation
+from kvbudget.gate.waiting.last_look import LastLook
+from kvbudget.gate.waiting.look import first_that_fits
+from kvbudget.gate.waiting.overtaking import Overtaking
+from kvbudget.gate.waiting.parking import NoPlace, Parking
+from kvbudget.gate.waiting.queue import Queue, Waiting
+from kvbudget.gate.waiting.trial import Trial
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger

@@ -8,13 +8,13 @@ from typing import Final
 
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived, SliceChanged
-from kvbudget.gate.fairness import Fairness
-from kvbudget.gate.kept import SPREAD, Kept
-from kvbudget.gate.learned import LearnedPolicy
+from kvbudget.gate.learning.learned import LearnedPolicy
 from kvbudget.gate.policies import Policy, promise_with, promised_blocks, promised_by_tenant, shared_out
-from kvbudget.gate.returns import Returns
+from kvbudget.gate.refusing.returns import Returns
+from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.tenants.kept import SPREAD, Kept
 from kvbudget.gate.trust import Trust
-from kvbudget.gate.why import Why
+from kvbudget.gate.waiting.why import Why
 from kvbudget.pool.chains import CachedKeys
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation

@@ -2,7 +2,7 @@
 
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.pool.footprint import Footprint, largest_new_tokens
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvbudget.gate.bank.bank import PATIENCE_MS
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call
-from kvbudget.gate.kept import SPREAD
 from kvbudget.gate.policies import Policy
+from kvbudget.gate.tenants.kept import SPREAD
 from kvbudget.units import Blocks
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kvbudget.gate.commands import Command, Forward, Parked
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived, Ended, Event, Progressed, RoomTaken, Tick
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.simulate.bank_rules import Rules
 from kvbudget.simulate.bank_weather import Weather

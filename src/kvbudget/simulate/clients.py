@@ -8,7 +8,7 @@ from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.settings import ClientHabits
 
 # The gate's edge lengthens what it tells by up to a quarter, so that refused clients do not come back all at once
-# (edge/answers.py), and never tells more than two minutes.
+# (edge/request/answers.py), and never tells more than two minutes.
 _TOLD_JITTER = 0.25
 _MAX_TOLD_NS = 120 * 10**9
 # Without a told time: openai-python `_base_client.py` _calculate_retry_timeout.

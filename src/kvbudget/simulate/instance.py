@@ -1,9 +1,10 @@
 """Decides what a gate before one engine hears, when, and what its commands do to the engine.
 
-The gate is driven as the asyncio gateway drives it (edge/gateway.py): Arrived when a prompt is counted, Progressed at
-the first token and then every `PROGRESS_STRIDE` tokens, Ended once, with the true count of output tokens. "No gate" is
-the same gate with rules that never bind. How the engine works is the business of two kinds of instances: stepping.py
-walks through every step, jumping.py leaps over those in which nothing happens, with the same result.
+The gate is driven as the asyncio gateway drives it (edge/request/gateway.py): Arrived when a prompt is counted,
+Progressed at the first token and then every `PROGRESS_STRIDE` tokens, Ended once, with the true count of output
+tokens. "No gate" is the same gate with rules that never bind. How the engine works is the business of two kinds of
+instances: stepping.py walks through every step, jumping.py leaps over those in which nothing happens, with the same
+result.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
 from kvbudget.gate.events import Arrived, Ended, Event, Preempted, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.pool.prefix import Sharing, key_tokens
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.gate_prefixes import GatePrefixes

@@ -17,7 +17,7 @@ from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import Arrived, Ended, Event, Progressed
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.promises import RECHECK_NS
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.cost import Clock
 from kvbudget.simulate.gate_prefixes import GatePrefixes

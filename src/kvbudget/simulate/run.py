@@ -9,7 +9,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.simulate.chance import Chance
 from kvbudget.simulate.choice import instances_of
 from kvbudget.simulate.clients import Client, Ending

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.cost import DEFAULT_COST, StepCost

@@ -18,7 +18,7 @@ from kvbudget.gate.bank.terms import Answer, Call
 from kvbudget.gate.bank.whole_pool import needed_of_pool
 from kvbudget.gate.commands import Command, Forward
 from kvbudget.gate.events import Arrived, Ended, Event, SliceChanged, Tick
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import NEVER_NS, Owner, gate_of
 from kvbudget.simulate.outcome import Result

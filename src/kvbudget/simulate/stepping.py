@@ -9,7 +9,7 @@ from collections.abc import Set
 
 from kvbudget.gate.config import PROGRESS_STRIDE
 from kvbudget.gate.events import Ended, Progressed
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import METRICS_PERIOD_NS, NEVER_NS, Instance, Owner
 from kvbudget.simulate.outcome import Result

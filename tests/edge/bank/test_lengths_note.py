@@ -13,7 +13,7 @@ from kvbudget.edge.bank.lengths_note import packed, unpacked
 from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.board import LONGEST_NOTE
 from kvbudget.gate.bank.experience import MOST_HABITS, Told
-from kvbudget.gate.lengths import MEMORY
+from kvbudget.gate.learning.lengths import MEMORY
 from kvbudget.pool.survival import BINS
 
 ROOT = Told((), 7.5, 0, 700, ((3, 100, 250), (40, 600, 700)))

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from kvbudget.edge.budget.reload import take_over
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.units import Blocks, Tokens
 
 Play = Callable[..., None]

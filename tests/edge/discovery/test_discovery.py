@@ -17,7 +17,7 @@ from kvbudget.edge.budget.reload import take_over
 from kvbudget.edge.discovery.names import AddressInfo
 from kvbudget.edge.discovery.sources import KubernetesAccess, Sought, source_of
 from kvbudget.edge.http.limits import UpstreamLimits
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.options import FleetConfig

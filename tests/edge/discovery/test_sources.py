@@ -11,7 +11,7 @@ from kvbudget.edge.discovery.sources import (
     is_source,
     source_of,
 )
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.errors import BadValueError
 
 

@@ -105,6 +105,6 @@ def stage(make_engine: Callable[..., Any]) -> Callable[..., None]:
 
 
 def instances_of(urls: list[str]) -> tuple[Any, ...]:
-    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.edge.instances.settings import InstanceSettings
 
     return tuple(InstanceSettings(url) for url in urls)

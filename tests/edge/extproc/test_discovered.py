@@ -11,7 +11,7 @@ import uvloop
 from extproc_peer import destination, headers_set, plane, request_headers
 from kvbudget.edge.discovery.sources import Sought, source_of
 from kvbudget.edge.extproc.service import ExtProcService, Timeouts, start_extproc
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings
 
 

@@ -16,7 +16,7 @@ import uvloop
 from kvbudget.edge.engine.server import RunningEngine, start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.extproc.service import ExtProcService, Timeouts, start_extproc
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings
 from kvbudget.gate.gate import GateConfig
 from kvbudget.gate.policies import Policy

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kvbudget.edge.admin import GAUGES
+from kvbudget.edge.control.admin import GAUGES
 from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
 from kvbudget.edge.metrics import GateMetrics

@@ -18,7 +18,7 @@ from kvbudget.edge.web.asked import in_words_of_the_page
 from kvbudget.edge.web.pages import LARGEST_CONFIG, page_routes, to_ledger
 from kvbudget.edge.web.simulation import Simulator
 from kvbudget.errors import BadValueError
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.pool.groups import LayerKind
 
 STATIC = files("kvbudget.edge.web") / "static"

@@ -5,8 +5,8 @@ import math
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvbudget.edge.admin import GAUGES, MERGED
-from kvbudget.edge.demand import FORECAST_GAUGES
+from kvbudget.edge.control.admin import GAUGES, MERGED
+from kvbudget.edge.control.demand import FORECAST_GAUGES
 from kvbudget.edge.metrics import GateMetrics
 from kvbudget.edge.workers.expositions import exposition, merged, worker_families
 

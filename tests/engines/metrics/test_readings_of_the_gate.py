@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbudget.edge.scrape import reading_of
+from kvbudget.edge.instances.scrape import reading_of
 
 
 def test_sglang_ranks_show_the_same_and_replicas_add_up() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvbudget.gate.bank.appointments import AHEAD_NS, MOST_CAME, MOST_DUE, MOST_LIVES, Appointments, Came, Due, Word
 from kvbudget.gate.events import Arrived
-from kvbudget.gate.returns import EARLY_NS, MOST_BOOKED, Returns, key_of, name_of
+from kvbudget.gate.refusing.returns import EARLY_NS, MOST_BOOKED, Returns, key_of, name_of
 
 Arrive = Callable[..., Arrived]
 SECOND = 10**9

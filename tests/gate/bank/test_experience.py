@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from kvbudget.gate.bank.experience import MOST_HABITS, MOST_HEARD, MOST_LIVES, Experience, Told
-from kvbudget.gate.lengths import MAX_KEYS, MEMORY, Habit, Lengths
+from kvbudget.gate.learning.lengths import MAX_KEYS, MEMORY, Habit, Lengths
 
 LENGTHS = (10, 50, 100, 200, 400, 800)
 

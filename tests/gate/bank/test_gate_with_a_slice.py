@@ -12,11 +12,11 @@ from kvbudget.gate.fleet.fleet import Fleet
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.kept import Kept
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.queue import Waiting
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.tenants import ClassLimits
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.tenants.kept import Kept
+from kvbudget.gate.tenants.settings import ClassLimits
+from kvbudget.gate.waiting.queue import Waiting
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.ledger import Ledger

@@ -12,8 +12,8 @@ from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed, RoomTaken, SliceChanged, Tick
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9

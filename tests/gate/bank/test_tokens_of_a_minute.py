@@ -5,9 +5,9 @@ from collections import deque
 
 import pytest
 
-from kvbudget.gate.limits import MINUTE_NS, SOON_NS, STALE_NS, Limits
-from kvbudget.gate.refusals import Refusal
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Refusal
+from kvbudget.gate.tenants.limits import MINUTE_NS, SOON_NS, STALE_NS, Limits
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.units import Tokens
 
 MS = 10**6

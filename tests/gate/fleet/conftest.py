@@ -12,7 +12,7 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 

@@ -10,8 +10,8 @@ from kvbudget.gate.events import DrainStarted, Ended, Tick
 from kvbudget.gate.fleet.events import Drained, Gone, Heard, Joined, Leaving, Serves
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.units import Blocks, Tokens
 
 Make = Callable[..., Any]

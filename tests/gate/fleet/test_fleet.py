@@ -22,8 +22,8 @@ from kvbudget.gate.events import (
 from kvbudget.gate.fleet.events import Drained, Heard, HeldElsewhere, Restarted, Serves
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.refusals import Outcome
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome
+from kvbudget.gate.tenants.settings import TenantLimits
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens

@@ -14,9 +14,9 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.gate import Gate, GateConfig
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.prospect import room_for
-from kvbudget.gate.refusals import Outcome, Refusal
-from kvbudget.gate.tenants import TenantLimits
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.tenants.settings import TenantLimits
+from kvbudget.gate.waiting.prospect import room_for
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 

@@ -6,7 +6,7 @@ from typing import Any
 from kvbudget.gate.events import Arrived, BackendChanged, Counted, Ended
 from kvbudget.gate.fleet.events import HeldElsewhere, Serves
 from kvbudget.gate.fleet.options import MemberOptions
-from kvbudget.gate.refusals import Outcome
+from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.units import Tokens
 
 Make = Callable[..., Any]

@@ -7,14 +7,14 @@ import httpx
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvbudget.edge.admin import GAUGES
+from kvbudget.edge.control.admin import GAUGES
 from kvbudget.edge.discovery.sources import Sought, source_of
 from kvbudget.edge.engine.server import start_engine
 from kvbudget.edge.engine.settings import EngineSettings
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import ServiceSettings, start_service
 from kvbudget.edge.workers.expositions import exposition, worker_families
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.report.monitoring.files import DASHBOARDS, GROUPS
 from kvbudget.report.monitoring.gate_panels import NO_ROOM
 from prometheus import grouping_in, series_in

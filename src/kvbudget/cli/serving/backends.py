@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from collections.abc import Sequence
 
     from kvbudget.edge.discovery.sources import KubernetesAccess, Sought
-    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.edge.instances.settings import InstanceSettings
     from kvbudget.planner.budget.record import Document
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # as every pod has it
@@ -26,7 +26,7 @@ _SIGNS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 def instances_of(given: "Sequence[str]", budget: "Document | Sequence[object] | None") -> "list[InstanceSettings]":
     """Raises BadValueError for an address or a name that cannot be, or that two have."""
-    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.edge.instances.settings import InstanceSettings
     from kvbudget.planner.budget.record import tables
 
     if given or not isinstance(budget, dict):
@@ -46,7 +46,7 @@ def instances_of(given: "Sequence[str]", budget: "Document | Sequence[object] | 
 
 def _instance(table: "Document") -> "InstanceSettings":
     """A table that the file's reader has judged."""
-    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.edge.instances.settings import InstanceSettings
     from kvbudget.units import Tokens
 
     told: dict[str, Any] = dict(table)

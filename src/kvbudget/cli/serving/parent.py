@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from kvbudget.cli.serve import embedded_of, start_demo_engine, tell_ready
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.cli.serving.worker import Orders
-from kvbudget.edge.admin_access import AdminAccess
 from kvbudget.edge.asgi import AsgiServer, start_asgi
 from kvbudget.edge.bank.socket_server import BankServer
+from kvbudget.edge.control.access import AdminAccess
 from kvbudget.edge.service import ADMIN_FLAGS
 from kvbudget.edge.workers.admin import WorkersAdmin
 from kvbudget.edge.workers.asking import Asking

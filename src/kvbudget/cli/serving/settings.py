@@ -11,13 +11,13 @@ from kvbudget.cli.serving.flags import DEFAULTS, add_flags
 from kvbudget.errors import BadConfigError, BadValueError, UnsupportedError, printable
 from kvbudget.gate.config import GateConfig, worthwhile_wait_ns
 from kvbudget.gate.policies import Policy
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens, parse_length, parse_size
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
-    from kvbudget.edge.instance_settings import InstanceSettings
-    from kvbudget.edge.keys import ApiKey
+    from kvbudget.edge.instances.settings import InstanceSettings
+    from kvbudget.edge.request.keys import ApiKey
     from kvbudget.edge.service_settings import ServiceSettings
     from kvbudget.edge.tokens.counting import CountingSettings
     from kvbudget.edge.tracing.settings import TracingSettings
@@ -317,7 +317,7 @@ def _classes(budget: "Document") -> dict[int, ClassLimits]:
 
 def _keys(budget: "Document") -> "dict[str, ApiKey]":
     """[gate.keys], by name."""
-    from kvbudget.edge.keys import ApiKey
+    from kvbudget.edge.request.keys import ApiKey
     from kvbudget.planner.budget.record import gate_tables
 
     found = {}
@@ -340,6 +340,6 @@ def _tokens(text: str, flag: str) -> Tokens:
 
 def _plain(instances: "list[InstanceSettings]") -> bool:
     """Whether one engine, or none, is meant of which nothing is said."""
-    from kvbudget.edge.instance_settings import InstanceSettings
+    from kvbudget.edge.instances.settings import InstanceSettings
 
     return not instances or instances == [InstanceSettings(instances[0].url)]

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from kvbudget.cli.reshaping import add_reshaping
-from kvbudget.edge.traces import FORMATS
+from kvbudget.edge.traces.read import FORMATS
 from kvbudget.errors import BadConfigError, BadValueError
-from kvbudget.gate.tenants import ClassLimits, TenantLimits
+from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.cost import DEFAULT_COST, parse_step_cost

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kvbudget.cli.reshaping import reshaping_of
 from kvbudget.cli.simulating.described import command_of, described
 from kvbudget.cli.simulating.flags import completed, engine_flags_of, settings_of
-from kvbudget.edge.traces import TraceOptions, apply_options, load_trace
+from kvbudget.edge.traces.read import TraceOptions, apply_options, load_trace
 from kvbudget.errors import BadValueError
 from kvbudget.simulate.load import TraceRequest
 from kvbudget.simulate.policies import ORACLE, contender, contenders

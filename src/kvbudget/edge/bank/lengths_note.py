@@ -13,7 +13,7 @@ import orjson
 from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.board import LONGEST_NOTE
 from kvbudget.gate.bank.experience import MOST_HABITS, Told
-from kvbudget.gate.lengths import MEMORY, Key
+from kvbudget.gate.learning.lengths import MEMORY, Key
 from kvbudget.pool.survival import BINS
 
 VERSION: Final = 1

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import fields, replace
 
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService
 from kvbudget.edge.service_settings import ServiceSettings
 from kvbudget.gate.gate import GateConfig

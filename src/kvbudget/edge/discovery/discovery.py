@@ -19,11 +19,11 @@ from kvbudget.edge.discovery.roster import MOST_FOUND, Found, Roster
 from kvbudget.edge.discovery.sources import DnsName, KubernetesAccess, KubernetesService, Sought
 from kvbudget.edge.discovery.target_list import EVERY_S as LIST_EVERY_S
 from kvbudget.edge.discovery.target_list import ListReader
-from kvbudget.edge.gateway import Gateway
 from kvbudget.edge.http.tls import engine_context
 from kvbudget.edge.http.upstream import Upstream, UpstreamError
-from kvbudget.edge.instance import Instance
-from kvbudget.edge.instance_settings import InstanceSettings
+from kvbudget.edge.instances.instance import Instance
+from kvbudget.edge.instances.settings import InstanceSettings
+from kvbudget.edge.request.gateway import Gateway
 from kvbudget.errors import BadValueError, InputError, printable
 from kvbudget.gate.fleet.events import Gone, Joined, Leaving
 

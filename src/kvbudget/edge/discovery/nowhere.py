@@ -6,10 +6,10 @@ What passes to it without a charge, models aside, gets the 503 of an engine that
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kvbudget.edge.backend import Backend, EngineFacts
 from kvbudget.edge.discovery.sources import Sought
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.upstream import Upstream
+from kvbudget.edge.instances.backend import Backend, EngineFacts
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions

@@ -15,11 +15,11 @@ from kvbudget.edge.extproc.handover import Handover
 from kvbudget.edge.extproc.health import Health
 from kvbudget.edge.extproc.server import start_grpc
 from kvbudget.edge.extproc.stream import Counts, Processor
-from kvbudget.edge.instance import Instance
+from kvbudget.edge.instances.instance import Instance
 from kvbudget.edge.service import DataPlane, GateService, started
 from kvbudget.edge.service_settings import ServiceSettings
 from kvbudget.errors import BadValueError
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 
 log = logging.getLogger("kvbudget.extproc")
 

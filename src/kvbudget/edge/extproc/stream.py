@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from kvbudget.edge.answers import Refuser
 from kvbudget.edge.extproc import told
 from kvbudget.edge.extproc.endpoints import Endpoints
 from kvbudget.edge.extproc.exchange import HeldExchange
@@ -27,8 +26,9 @@ from kvbudget.edge.http.heads import RequestHead
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai.errors import error_body
-from kvbudget.edge.paths import CHARGED, COUNT_TOKENS
-from kvbudget.gate.refusals import Refusal
+from kvbudget.edge.request.answers import Refuser
+from kvbudget.edge.request.paths import CHARGED, COUNT_TOKENS
+from kvbudget.gate.refusing.refusals import Refusal
 
 log = logging.getLogger("kvbudget.extproc")
 

@@ -7,7 +7,7 @@ which is the careful case.
 
 from math import ceil, inf
 
-from kvbudget.edge.azure_trace import MAX_LENGTH_TOKENS
+from kvbudget.edge.traces.azure import MAX_LENGTH_TOKENS
 from kvbudget.engines.logs.metrics import labels_of
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload

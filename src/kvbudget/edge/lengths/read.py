@@ -13,14 +13,14 @@ from operator import add
 from pathlib import Path
 from typing import cast
 
-from kvbudget.edge.azure_trace import Columns, azure_columns
 from kvbudget.edge.given_file import given_lines, utf8_only
 from kvbudget.edge.lengths.histogram import LINE_START as HISTOGRAM
 from kvbudget.edge.lengths.histogram import workload_from_metrics
 from kvbudget.edge.lengths.table import WANTED, is_aside, is_table, requests_from_table
 from kvbudget.edge.lengths.usage import requests_from_usage
 from kvbudget.edge.lengths.vllm_log import MARKS, requests_from_log
-from kvbudget.edge.traces import parse_trace
+from kvbudget.edge.traces.azure import Columns, azure_columns
+from kvbudget.edge.traces.read import parse_trace
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.simulate.load import TraceRequest

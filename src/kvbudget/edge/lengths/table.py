@@ -7,7 +7,7 @@ case, beside any other columns; commas, semicolons or tabs between them.
 import csv
 from collections.abc import Iterable
 
-from kvbudget.edge.azure_trace import MAX_LENGTH_TOKENS
+from kvbudget.edge.traces.azure import MAX_LENGTH_TOKENS
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.units import Tokens

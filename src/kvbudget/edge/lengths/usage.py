@@ -8,7 +8,7 @@ The counts lie at the top, or inside usage, response, response.usage or body.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from kvbudget.edge.azure_trace import MAX_LENGTH_TOKENS
+from kvbudget.edge.traces.azure import MAX_LENGTH_TOKENS
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
 from kvbudget.units import Tokens

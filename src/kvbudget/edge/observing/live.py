@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from kvbudget.edge.details import details_in, details_page
+from kvbudget.edge.instances.details import details_in, details_page
 from kvbudget.edge.observing.asking import Answer, Asker, refused
 from kvbudget.engines.metrics.llamacpp import with_slots
 from kvbudget.engines.metrics.observation import observation_of_scrapes, scrape_of

@@ -9,8 +9,8 @@ import re
 from random import Random
 from typing import Final, NamedTuple
 
-from kvbudget.edge.backend import Backend
 from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.instances.backend import Backend
 
 TRACEPARENT: Final = b"traceparent"
 TRACESTATE: Final = b"tracestate"

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from kvbudget.edge.openai.ask import Surface
-from kvbudget.edge.record import Asked, Record
+from kvbudget.edge.request.record import Asked, Record
 from kvbudget.edge.tracing.context import Attempt, Trace
 from kvbudget.edge.tracing.otlp import Kind, Value, attributes, span
 from kvbudget.gate.commands import Reject
-from kvbudget.gate.refusals import Outcome, Refusal
+from kvbudget.gate.refusing.refusals import Outcome, Refusal
 
 _OPERATIONS: Final[dict[str, str]] = {
     Surface.CHAT: "chat",

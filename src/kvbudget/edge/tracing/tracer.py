@@ -7,14 +7,14 @@ from typing import Final
 from kvbudget import __version__
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
-from kvbudget.edge.record import Record, RequestLog
+from kvbudget.edge.request.record import Record, RequestLog
 from kvbudget.edge.tracing.context import Contexts, Trace
 from kvbudget.edge.tracing.exporter import Exporter
 from kvbudget.edge.tracing.otlp import attributes, resource, scope
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.spans import End, spans_of
 from kvbudget.gate.commands import Reject
-from kvbudget.gate.refusals import Outcome, Refusal, outcome_of
+from kvbudget.gate.refusing.refusals import Outcome, Refusal, outcome_of
 
 _SCOPE: Final = "kvbudget"
 

@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from kvbudget.edge.instances_api import instances_of, problem_of
-from kvbudget.edge.past import Past
-from kvbudget.edge.reception import Reception
-from kvbudget.edge.waiting import waiting_at
+from kvbudget.edge.control.instances_api import instances_of, problem_of
+from kvbudget.edge.control.past import Past
+from kvbudget.edge.control.waiting import waiting_at
+from kvbudget.edge.request.reception import Reception
 from kvbudget.edge.web.answering import answered, told_error
 from kvbudget.edge.web.simulation import MOST_REQUESTS, Simulator, changed_flags, what_if_flags
 from kvbudget.errors import BadValueError

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from kvbudget.edge.demand import DRAINS_S, EVERY_S, HORIZON_MINUTES, SCHEMA, Demand, Watched, families_of
+from kvbudget.edge.control.demand import DRAINS_S, EVERY_S, HORIZON_MINUTES, SCHEMA, Demand, Watched, families_of
 from kvbudget.edge.repeated import Repeated
 from kvbudget.edge.workers.asking import Said
 

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from kvbudget.edge.admin import MERGED
-from kvbudget.edge.demand import FORECAST_GAUGES
+from kvbudget.edge.control.admin import MERGED
+from kvbudget.edge.control.demand import FORECAST_GAUGES
 
 _REDUCE: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"sum": math.fsum, "max": max, "min": min}
 _Key = tuple[str, tuple[tuple[str, str], ...]]

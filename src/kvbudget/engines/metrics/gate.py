@@ -1,6 +1,6 @@
 """Decides what scrapes of our own gate's admin /metrics tell a diagnosis: one window for each of its instances.
 
-The gate names them in `edge/admin.py` and `edge/metrics.py`; a test keeps both lists the same.
+The gate names them in `edge/control/admin.py` and `edge/metrics.py`; a test keeps both lists the same.
 """
 
 from collections.abc import Sequence

@@ -8,8 +8,8 @@ gate then, and who told it learns that it came. What is wrong with it harms no p
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from kvbudget.gate.return_pace import PROBES
-from kvbudget.gate.returns import Booking, Returns, name_of
+from kvbudget.gate.refusing.return_pace import PROBES
+from kvbudget.gate.refusing.returns import Booking, Returns, name_of
 
 AHEAD_NS: Final = 10 * 10**9  # so long before it is due one is told of: several words from now
 MOST_DUE: Final = 192  # in one word, those that come next

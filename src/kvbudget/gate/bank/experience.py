@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kvbudget.gate.lengths import LIMIT_SHARE, MEMORY, Evidence, Key, Lengths
+from kvbudget.gate.learning.lengths import LIMIT_SHARE, MEMORY, Evidence, Key, Lengths
 from kvbudget.pool.survival import BINS, WIDTHS_FLOAT
 
 MOST_HABITS: Final = 64  # in one statement

@@ -12,7 +12,7 @@ from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Answer, 
 from kvbudget.gate.bank.whole_pool import is_held_back, needed_of_pool
 from kvbudget.gate.events import Arrived, SliceChanged
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.tenants import ALL_OTHERS, limits_of
+from kvbudget.gate.tenants.settings import ALL_OTHERS, limits_of
 from kvbudget.units import Blocks
 
 GAP_NS: Final = 1_000_000  # between two calls

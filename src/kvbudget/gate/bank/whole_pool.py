@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.gate import Gate
-from kvbudget.gate.kept import SPREAD, Kept
-from kvbudget.gate.queue import Waiting
+from kvbudget.gate.tenants.kept import SPREAD, Kept
+from kvbudget.gate.waiting.queue import Waiting
 from kvbudget.pool.footprint import Footprint
 from kvbudget.units import Blocks
 

@@ -31,7 +31,7 @@ from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import Verdict, choose
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.units import Blocks, Tokens
 
 InstanceEvent = Serves | Drained | HeldElsewhere | Restarted | Joined | Leaving | Gone

@@ -13,8 +13,8 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.place import Place
 from kvbudget.gate.fleet.placement import may_lend
 from kvbudget.gate.fleet.tiers import Able, able_to
-from kvbudget.gate.prospect import room_for
-from kvbudget.gate.queue import Waiting
+from kvbudget.gate.waiting.prospect import room_for
+from kvbudget.gate.waiting.queue import Waiting
 
 LOOKED_AT = 32  # of each queue
 _MOST_TRIED = 8  # of all of them, as long as nobody can go

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import Able, able_to
-from kvbudget.gate.prospect import prospect_of, room_for
+from kvbudget.gate.waiting.prospect import prospect_of, room_for
 
 
 class Verdict(Enum):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fleet.member import Member
-from kvbudget.gate.refusals import Refusal
+from kvbudget.gate.refusing.refusals import Refusal
 
 TIER_RATIO = 1.5
 

@@ -1,0 +1,1 @@
+"""What a gate shares with others: blocks of the pool, and what it has learned of lengths."""

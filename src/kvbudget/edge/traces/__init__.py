@@ -1,0 +1,1 @@
+"""Loads from files: which requests arrive when, and how long they are."""

@@ -1,0 +1,1 @@
+"""What tenants and classes owe one another: their shares and limits, and what stays free for others."""

@@ -1,0 +1,148 @@
+"""Decides whether who cannot go now may wait: by the bounds of the queue, and by how long it would wait.
+
+Under `learned` the wait is foreseen. Whoever would wait longer than is worth it is refused on arrival: it can try
+elsewhere, and those who wait behind it are served in time.
+"""
+
+from typing import NamedTuple
+
+from kvbudget.gate.config import GateConfig
+from kvbudget.gate.events import Arrived
+from kvbudget.gate.learning.learned import LearnedPolicy
+from kvbudget.gate.policies import Policy
+from kvbudget.gate.promises import Promises
+from kvbudget.gate.refusing.refusals import QueueBound, Refusal
+from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.tenants.kept import Kept
+from kvbudget.gate.waiting.queue import Demand, Queue, Waiting
+from kvbudget.pool.footprint import Footprint
+from kvbudget.pool.ledger import Ledger
+from kvbudget.units import Blocks, Tokens
+
+
+class Place(NamedTuple):
+    """A place in the queue. `displaced`: whom it is taken from. `demand` and `expected_ns`, the wait that is foreseen:
+    None and 0 where lengths are not learned, or it cannot be foreseen."""
+
+    deadline_ns: int
+    demand: Demand | None
+    expected_ns: int
+    displaced: Waiting | None
+
+
+class NoPlace(NamedTuple):
+    """Why it may not wait; for QUEUE_FULL, which bound it met (requests, tokens or ns)."""
+
+    refusal: Refusal
+    bound: QueueBound | None = None
+    limit: int = 0
+
+
+class Parking:
+    """The way into the queue of one gate."""
+
+    def __init__(
+        self,
+        config: GateConfig,
+        ledger: Ledger,
+        queue: Queue,
+        promises: Promises,
+        learned: LearnedPolicy,
+        fairness: Fairness,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._queue = queue
+        self._promises = promises
+        self._learned = learned
+        self._fairness = fairness
+
+    def configure(self, config: GateConfig) -> None:
+        """Decide by other limits from now on."""
+        self._config = config
+
+    def place(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, booked: bool
+    ) -> Place | NoPlace:
+        """Where it may wait; or why not. `booked`: it has waited already, so it may wait however long."""
+        config = self._config
+        demand: Demand | None = None
+        expected_ns: int | None = None
+        worthwhile = True
+        if self._promises.by_lengths:
+            credit = self._promises.credit(event, footprint)
+            demand = self._learned.demand(event, footprint, credit)
+            expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
+            worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
+        queue_tokens = self._queue_tokens()
+        if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
+            return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
+        if not worthwhile:
+            refusal = self._fairness.refused_for(event, peak_blocks, now_ns)
+            return NoPlace(refusal, QueueBound.SECONDS, self._worthwhile_ns(event, now_ns))
+        tokens = demand.tokens if demand is not None else footprint.total_tokens
+        displaced: Waiting | None = None
+        queue = self._queue
+        # A lone request may wait however large it is: it fits the pool, so it will be served.
+        if len(queue) >= config.queue_requests or (queue and queue.tokens + tokens > queue_tokens):
+            displaced = self._fairness.makes_place(event, tokens, queue)
+            if displaced is None or queue.tokens - displaced.tokens + tokens > queue_tokens:
+                refusal = self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.QUEUE_FULL)
+                if len(queue) >= config.queue_requests:
+                    return NoPlace(refusal, QueueBound.REQUESTS, config.queue_requests)
+                return NoPlace(refusal, QueueBound.TOKENS, queue_tokens)
+        return Place(self._deadline_ns(event, now_ns), demand, expected_ns or 0, displaced)
+
+    def is_late(self, event: Arrived, wait_ns: int | None, now_ns: int) -> bool:
+        """Whether a wait is longer than is worth waiting; None: it cannot be foreseen."""
+        return wait_ns is None or wait_ns > self._worthwhile_ns(event, now_ns)
+
+    def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
+        if event.deadline_ns is not None:
+            return event.deadline_ns - now_ns
+        # Who comes while nobody can be let in waits for that: all other gates of the pool are closed as well.
+        return self._promises.closed_ns(now_ns) + self._config.worthwhile_wait_ns
+
+    def expected_wait_ns(self, event: Arrived, footprint: Footprint, credit: int, now_ns: int) -> int | None:
+        """By learned lengths: time until everybody before it and then itself, `credit` blocks of which others hold, is
+        let in and its prompt can be read; None if that cannot be foreseen."""
+        return self._wait_ns(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
+
+    def wait_for_room_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
+        """The same where it has to leave free what others need, for a time that nobody foresees: without that."""
+        credit = self._promises.credit(event, footprint)
+        kept = self._fairness.kept_from(event, now_ns)
+        wait_ns = self._wait_ns(event, footprint, credit, kept, now_ns)
+        if wait_ns is None and kept is not None:
+            wait_ns = self._wait_ns(event, footprint, credit, None, now_ns)
+        return wait_ns
+
+    def _wait_ns(self, event: Arrived, footprint: Footprint, credit: int, kept: Kept | None, now_ns: int) -> int | None:
+        ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
+        places = self._config.max_num_seqs
+        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
+        closed_ns = self._promises.closed_ns(now_ns)
+        if closed_ns:  # no length of an answer tells when a ledger has settled, but it will
+            return closed_ns + (wait_ns or 0)
+        return None if wait_ns is None else max(wait_ns, self.backlog_ns())
+
+    def backlog_ns(self) -> int:
+        """Time until the engine has read the prompts that it has; the learned policy refuses who would wait for it."""
+        return self._learned.first_token_ns(self._ledger) if self._promises.by_lengths else 0
+
+    def _deadline_ns(self, event: Arrived, now_ns: int) -> int:
+        config = self._config
+        deadline_ns = now_ns + config.queue_ns
+        if event.deadline_ns is not None:
+            return min(deadline_ns, event.deadline_ns)
+        if config.policy is Policy.LEARNED:
+            closed_ns = self._promises.closed_ns(now_ns)
+            return min(deadline_ns, now_ns + closed_ns + config.worthwhile_wait_ns * 11 // 10)
+        return deadline_ns
+
+    def _queue_tokens(self) -> Tokens:
+        if self._config.queue_tokens is not None:
+            return self._config.queue_tokens
+        # Of several gates, all together as much as one would.
+        ours = self._ledger.pool_blocks // self._promises.gates
+        return Tokens(2 * self._ledger.layout.largest_length(Blocks(ours)))

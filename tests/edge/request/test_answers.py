@@ -1,0 +1,135 @@
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+import kvbudget.edge
+from kvbudget.edge.openai.errors import ERROR_TYPES
+from kvbudget.edge.request.answers import ANSWERS, Refuser, retry_headers, told_s
+from kvbudget.gate.commands import Reject
+from kvbudget.gate.refusing.refusals import QueueBound, Refusal
+from kvbudget.gate.waiting.expectation import MAX_WAIT_NS
+from kvbudget.units import Blocks, Tokens
+
+
+def reject(refusal: Refusal, *, retry_after_s: float = 0.0, largest: int = 60) -> Reject:
+    return Reject(
+        "r", refusal, Tokens(100), Tokens(61), Blocks(11), Blocks(3), Blocks(10), Tokens(160), Tokens(largest), 7,
+        int(retry_after_s * 1e9), 1, 0, 256, 2_500_000_000,
+    )  # fmt: skip
+
+
+def answer(refusal: Refusal, **more: float) -> tuple[int, dict[str, str], dict[str, str]]:
+    status, headers, body = Refuser("gpu0:8000", random.Random(1)).answer(reject(refusal, **more))  # type: ignore[arg-type]
+    return status, {name.decode(): value.decode() for name, value in headers}, json.loads(body)["error"]
+
+
+def test_every_refusal_has_an_answer_with_a_string_code_and_a_message() -> None:
+    assert set(ANSWERS) == set(Refusal)
+    for refusal in Refusal:
+        status, _, error = answer(refusal)
+        assert status in (400, 404, 429, 503)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error["code"], str)
+        assert len(error["message"]) > 20
+
+
+@pytest.mark.parametrize("refusal", [Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS])
+def test_what_never_fits_says_prompt_cap_and_what_would_fit_and_not_to_come_back(refusal: Refusal) -> None:
+    status, headers, error = answer(refusal)
+    assert (status, error["code"], headers["x-should-retry"]) == (400, "context_length_exceeded", "false")
+    assert "This model's maximum context length is 160 tokens" in error["message"]
+    assert "100" in error["message"]
+    assert "60" in error["message"]
+    assert "retry-after" not in headers
+
+
+@pytest.mark.parametrize("refusal", [Refusal.POOL_FULL, Refusal.QUEUE_FULL, Refusal.DEADLINE])
+def test_what_does_not_fit_now_names_pool_blocks_and_place(refusal: Refusal) -> None:
+    status, headers, error = answer(refusal, retry_after_s=10)
+    assert (status, error["code"]) == (429, "rate_limit_exceeded")
+    for told in ("gpu0:8000", "11 blocks", "3 of 10", "7"):
+        assert told in error["message"]
+    assert 10 <= int(headers["retry-after"]) <= 13
+    assert 10_000 <= int(headers["retry-after-ms"]) <= 12_500
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "told"),
+    [
+        (QueueBound.REQUESTS, 12, "12 requests"),
+        (QueueBound.TOKENS, 16384, "16384 tokens"),
+        (QueueBound.SECONDS, 4_000_000_000, "4.0 s"),
+        (None, 0, "the queue is full"),
+    ],
+)
+def test_a_full_queue_names_the_bound_that_was_met(bound: QueueBound | None, limit: int, told: str) -> None:
+    refused = reject(Refusal.QUEUE_FULL)._replace(bound=bound, limit=limit)
+    assert told in json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+
+
+def test_who_lacks_a_sequence_is_not_told_about_blocks_alone() -> None:
+    refused = reject(Refusal.QUEUE_FULL)._replace(sequences=2, running_sequences=255, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "2 of the engine's 256 sequences" in message
+    assert "1 are free" in message
+
+
+def test_the_reason_is_said_where_it_is_not_the_number_of_free_blocks() -> None:
+    def message(**changed: object) -> str:
+        refused = reject(Refusal.QUEUE_FULL)._replace(**changed)  # type: ignore[arg-type]
+        text: str = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+        return text
+
+    behind = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=7)
+    assert "no room now: 6 before it wait for room, and it would put them off; the request needs 132" in behind
+    alone = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=1)
+    assert "beside what runs it would need more than the pool, at the moment when most is held; the request" in alone
+    assert "no room now: the request needs 11 blocks" in message()
+
+
+def test_many_sequences_that_never_fit_are_told_what_to_lower() -> None:
+    refused = reject(Refusal.NEVER_FITS)._replace(sequences=64, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "64 sequences" in message
+    assert "max_tokens to 60" in message
+    assert "for a total of" not in message
+    refused = reject(Refusal.TOO_MANY_SEQUENCES)._replace(sequences=300, max_num_seqs=256)
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert "300" in message
+    assert "256" in message
+
+
+def test_the_wait_is_jittered_upwards_by_at_most_a_quarter_and_capped_at_two_minutes() -> None:
+    rng = random.Random(3)
+    waits = [int(dict(retry_headers(told_s(8 * 10**9, rng)))[b"retry-after-ms"]) for _ in range(300)]
+    assert 8000 <= min(waits) < 8200
+    assert 9800 < max(waits) <= 10_000
+    longest = [int(dict(retry_headers(told_s(MAX_WAIT_NS, rng)))[b"retry-after"]) for _ in range(300)]
+    assert 96 <= min(longest) < max(longest) <= 120
+    assert dict(retry_headers(told_s(500 * 10**9, rng)))[b"retry-after"] == b"120"
+
+
+def test_the_overload_code_can_be_another() -> None:
+    refuser = Refuser("p", random.Random(1), overload_status=529)
+    assert refuser.answer(reject(Refusal.QUEUE_FULL))[0] == 529
+    assert refuser.answer(reject(Refusal.NEVER_FITS))[0] == 400
+    assert refuser.answer(reject(Refusal.DRAINING))[0] == 503
+
+
+def test_every_code_that_is_sent_has_a_type_in_the_table() -> None:
+    sent = {answer.code for answer in ANSWERS.values()}
+    for file in (Path(kvbudget.edge.__file__).parent).rglob("*.py"):
+        if "http" not in file.parts:
+            sent |= set(re.findall(r'(?:plain_error|_give_up)\([^)]*"([a-z_]+)"[,)]', file.read_text()))
+    assert {"upstream_failed", "not_found"} <= sent
+    assert sent <= set(ERROR_TYPES)
+
+
+def test_a_prompt_that_was_only_bounded_is_not_claimed_to_be_counted() -> None:
+    refuser = Refuser("p", random.Random(1))
+    for refusal in (Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.QUEUE_FULL):
+        assert b"not counted exactly" in refuser.answer(reject(refusal), exact=False)[2]
+        assert b"not counted exactly" not in refuser.answer(reject(refusal))[2]

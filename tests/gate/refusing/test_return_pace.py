@@ -1,0 +1,119 @@
+"""How soon one more may be told to come back."""
+
+from math import log
+
+import pytest
+
+from kvbudget.gate.refusing.return_pace import (
+    AFTER,
+    FEW_SHARE,
+    MEMORY,
+    PART,
+    PROBES,
+    QUIET_NS,
+    RATE_NS,
+    START_SHARE,
+    ReturnPace,
+    ReturnShare,
+    _sooner,
+)
+
+SECOND = 10**9
+WAIT_NS = 4 * SECOND
+LONG = 10_000 * SECOND  # an overload that has lasted so long goes on
+
+
+def known(returns: bool = True) -> ReturnShare:
+    share = ReturnShare()
+    for _ in range(200):
+        share.learn(float(returns))
+    return share
+
+
+def overloaded(share: ReturnShare, per_s: int = 10, blocks: int = 50) -> ReturnPace:
+    """Before LONG: so many requests of `blocks` were let in a second, and others refused all the time."""
+    pace = ReturnPace(share, 0)
+    for tenth in range(LONG // QUIET_NS * 2):
+        pace.refused(tenth * QUIET_NS // 2)
+    for number in range(60 * per_s):
+        pace.let_in(blocks, LONG - 60 * SECOND + number * SECOND // per_s)
+    pace.refused(LONG)
+    return pace
+
+
+def test_most_are_thought_to_come_back_until_three_in_a_row_did_not() -> None:
+    share = ReturnShare()
+    assert share.expected == START_SHARE
+    shares = []
+    for _ in range(3):
+        share.learn(0.0)
+        shares.append(share.of_all)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[1] >= FEW_SHARE > shares[2]
+    assert share.expected == 0.0
+
+
+def test_a_share_is_never_below_none_and_forgets_in_time() -> None:
+    share = ReturnShare()
+    for _ in range(100):
+        share.learn(-1.0)
+    assert share.of_all == 0.0
+    for _ in range(int(3 * MEMORY)):
+        share.learn(1.0)
+    assert share.of_all > 0.9
+
+
+def test_where_nobody_is_to_come_nobody_waits_for_others() -> None:
+    assert overloaded(known()).after_others_ns(50, WAIT_NS, LONG) == 0.0
+
+
+def test_under_a_lasting_overload_each_comes_after_the_others_at_a_part_of_the_pace() -> None:
+    pace = overloaded(known())
+    assert pace.blocks_per_ns(1, LONG) == pytest.approx(500 / SECOND, rel=0.06)
+    pace.coming_blocks = 100
+    once = pace.after_others_ns(50, WAIT_NS, LONG)
+    assert once == pytest.approx(100 / (PART * 500) * SECOND, rel=0.06)
+    pace.coming_blocks = 300
+    assert pace.after_others_ns(50, WAIT_NS, LONG) == pytest.approx(3 * once, rel=0.02)
+
+
+def test_who_is_not_expected_takes_no_room() -> None:
+    pace = overloaded(known(returns=False))
+    pace.coming_blocks = 10_000
+    assert pace.after_others_ns(50, WAIT_NS, LONG) == 0.0
+
+
+def test_an_overload_that_has_just_begun_is_expected_to_end_sooner() -> None:
+    lasting = overloaded(known())
+    young = overloaded(known())
+    young.refused(LONG + QUIET_NS + 1)  # after a pause
+    for pace in (lasting, young):
+        pace.let_in(500, LONG + QUIET_NS + 1)
+        pace.coming_blocks = 1000
+    lasting._refused_ns = young._refused_ns
+    now_ns = LONG + QUIET_NS + 2
+    sooner, later = (pace.after_others_ns(50, WAIT_NS, now_ns) for pace in (young, lasting))
+    assert later / AFTER < sooner < 0.6 * later
+
+
+def test_the_first_are_told_the_wait_alone() -> None:
+    pace = ReturnPace(ReturnShare(), 0)
+    pace.coming_blocks = 10**6
+    for number in range(PROBES):
+        pace.refused(number)
+        assert pace.after_others_ns(50, WAIT_NS, number) == 0.0
+    pace.refused(PROBES)
+    assert pace.after_others_ns(50, WAIT_NS, PROBES) > 100 * WAIT_NS
+
+
+def test_before_anybody_was_let_in_one_such_as_itself_is_expected_in_a_while() -> None:
+    assert ReturnPace(ReturnShare(), 0).blocks_per_ns(50, 100 * SECOND) == pytest.approx(50 / RATE_NS, rel=0.01)
+
+
+@pytest.mark.parametrize("age_s", [0.1, 1, 10, 1000])
+@pytest.mark.parametrize("pace_s", [0.01, 1, 30, 5000])
+def test_as_many_find_room_as_would_at_that_pace(pace_s: float, age_s: float) -> None:
+    pace_ns, age = pace_s * 1e9, max(1.0, age_s) * 1e9
+    t = _sooner(pace_ns, int(age_s * 1e9))
+    assert 0 < t <= pace_ns
+    assert t + (AFTER - 1) * (t - age * log(1 + t / age)) == pytest.approx(pace_ns, rel=1e-3)
