@@ -8,8 +8,10 @@ _INTERRUPTED = 130  # what shells expect after Ctrl-C
 def main() -> int:
     """Run one command of `sys.argv`; returns its exit code."""
     try:
-        from kvbudget.cli.main import main as run
+        from kvbudget.cli.interrupts import ending_at_once
 
+        with ending_at_once():
+            from kvbudget.cli.main import main as run
         return run()
     except KeyboardInterrupt:
         return _INTERRUPTED

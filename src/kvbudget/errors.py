@@ -8,7 +8,7 @@ KvbudgetError
 │   └── UnsupportedError   well-formed, but outside of what this version knows; never guessed
 └── AccountingError        the ledger was misused: a bug of ours, not of the input
 
-Refusals of requests are no exceptions: they are values of `gate.refusals.Refusal`.
+Refusals of requests are no exceptions: they are values of `gate.refusing.refusals.Refusal`.
 """
 
 

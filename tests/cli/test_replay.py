@@ -112,6 +112,8 @@ def test_a_full_disk_is_exit_2(trace: Path, engine_url: str) -> None:
         (["--trace", "/nonexistent"], "No such file"),
         (["--rate-scale", "0"], "rate_scale"),
         (["--slo-ttft", "-1"], "slo_ttft"),
+        (["--slo-ttft", "inf"], "slo_ttft"),
+        (["--slo-gap", "inf"], "slo_gap"),
         (["--stream-share", "2"], "stream_share"),
         (["--header", "nonsense"], "NAME: VALUE"),
         (["--url", "ftp://x"], "http://HOST:PORT"),

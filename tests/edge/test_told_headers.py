@@ -142,6 +142,8 @@ def test_what_never_becomes_a_request_tells_them(play: Play) -> None:
         named = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n"
         broken = await _raw(stand, named + b"transfer-encoding: chunked\r\n\r\nzz\r\n")
         assert broken.headers["x-request-id"] == "mine"
+        large = await _raw(stand, named + b"content-length: 1000000000\r\n\r\n")
+        assert (large.status_code, large.headers["x-request-id"]) == (413, "mine")
         assert (await stand.client.get("/health")).headers["x-request-id"]
 
     play(scene)

@@ -209,7 +209,7 @@ def test_time_outs_come_from_the_plan(home: Path, everything: list[Manifest]) ->
 
 
 def test_probes_ask_what_the_admin_port_answers(everything: list[Manifest]) -> None:
-    source = (ROOT / "src" / "kvbudget" / "edge" / "admin.py").read_text()
+    source = (ROOT / "src" / "kvbudget" / "edge" / "control" / "admin.py").read_text()
     for _, container in containers(everything):
         names = {port["name"] for port in container["ports"]}
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

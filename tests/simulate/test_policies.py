@@ -40,6 +40,8 @@ def test_a_word_that_comes_twice_counts_once() -> None:
         ("fastest", "not known"),
         ("none+learned", "two policies"),
         ("watermark=1", "share"),
+        ("watermark=0.0_5", "share"),
+        ("watermark=\u0660.\u0660\u0665", "share"),
         ("watermark=nan", "share"),
         ("watermark=x", "share"),
         ("max-num-queued-reqs=-1", "whole number"),

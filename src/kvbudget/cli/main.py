@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from kvbudget import __version__
+from kvbudget.cli.interrupts import INTERRUPTED, ending_at_once
 from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
 from kvbudget.units import any_number, whole_number
@@ -18,7 +19,7 @@ EXIT_USAGE = 2
 _OBJECTS_BETWEEN = 50_000  # one plan makes fewer than this, and no garbage that is worth a look
 _LONGEST_SHOWN, _MOST_HINTS, _MOST_OF_ONE = 200, 8, 3
 _JSON = "--json"
-EXIT_INTERRUPTED = 130  # what shells expect after Ctrl-C
+EXIT_INTERRUPTED = INTERRUPTED
 
 ABOUT = "One accounting for the KV cache of self-hosted LLM servers."
 HOW = "kvbudget COMMAND --help shows flags and examples."
@@ -259,7 +260,8 @@ def _without_command(argv: list[str]) -> NoReturn:
 def _load(name: str) -> Command:
     """The module of a command. Exits with what to install when a library of its extra is missing."""
     try:
-        module: Command = importlib.import_module(f"kvbudget.cli.{name}")
+        with ending_at_once():
+            module: Command = importlib.import_module(f"kvbudget.cli.{name}")
     except ModuleNotFoundError as error:
         raise SystemExit(_missing(name, error, as_json=_JSON in sys.argv)) from None
     return module

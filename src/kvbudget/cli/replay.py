@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ def _settings(args: argparse.Namespace) -> "ReplaySettings":
 
     for name in ("slo_ttft", "slo_gap"):
         value = getattr(args, name)
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < inf:
             raise BadValueError(f"{name}: {value} is not a time above 0 s")
     return ReplaySettings(
         url=args.url,

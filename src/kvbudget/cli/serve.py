@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import importlib
 import json
 import logging
 import resource
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvbudget.cli.interrupts import ending_at_once
 from kvbudget.cli.serving.flags import add_flags
 from kvbudget.cli.serving.settings import budget_given, completed, settings_from, settings_of
 from kvbudget.cli.serving.worker import Embedded, Worker, before_embedded
@@ -88,7 +90,9 @@ def _serve_here(
     kind: Kind,
     worker: Worker | None,
 ) -> int:
-    from kvbudget.edge.http.memory import keep_freed_memory
+    with ending_at_once():  # all that serving needs, before the loop runs
+        importlib.import_module("kvbudget.edge.service")
+        from kvbudget.edge.http.memory import keep_freed_memory
 
     _raise_file_limit()
     keep_freed_memory()
@@ -97,7 +101,8 @@ def _serve_here(
 
 def _run(serving: Coroutine[Any, Any, int]) -> int:
     try:
-        import uvloop
+        with ending_at_once():
+            import uvloop
     except ModuleNotFoundError as error:
         if error.name != "uvloop":
             raise

@@ -101,7 +101,8 @@ class GateMetrics(Collector):
         self.retries = 0
         self.ledger_errors = 0
         self.ledger_call_failures = 0  # of those, calls of a shared ledger
-        # Blocks that refused requests would have been promised, times the new tokens they asked for (`edge.demand`).
+        # Blocks that refused requests would have been promised, times the new tokens they asked for
+        # (`edge.control.demand`).
         self.refused_block_tokens = 0
 
     def collect(self) -> Iterator[Metric]:

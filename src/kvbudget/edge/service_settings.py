@@ -18,20 +18,19 @@ from kvbudget.pool.groups import Layout
 class ServiceSettings:
     """Everything that `kvbudget serve` can be told. `pool_blocks`: blocks that requests can use (no null block).
 
-    `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size`
-    is not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not
-    tell whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
+    `layout`: the groups of a reviewed budget, for models whose layers do not all keep every token; then `block_size` is
+    not used. None: one group that does. `prefix_cache_assumed`: `gate.sharing` holds even if the engine does not tell
+    whether it has a prefix cache. `learned_state`: the file in which policy `learned` keeps what it has seen.
     `instances`: several engines, each by itself; else the one at `backend_url`. `sources`: where engines are found
-    beside them (`kubernetes`: how its API server is asked); then there may be none else.
-    `max_prompt_logprobs_tokens`: see `edge.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody
-    is asked. `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none.
-    `shadow`: decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM
-    files with which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends.
-    `backend_api_key`: that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections
-    begin with a PROXY header. `ledger`: `memory`, or the address of the one that all gates before the same engines
-    share, with slices that last `lease_seconds`; `ledger_lost`: what to do when it does not answer for so long:
-    `refuse`, or go by an equal part of the pool (`slice`). `workers`: processes that serve the port, each with a
-    service of its own.
+    beside them (`kubernetes`: how its API server is asked); then there may be none else. `max_prompt_logprobs_tokens`:
+    see `edge.request.prompt_logprobs`. `keys`: API keys that are asked for, by name; none: nobody is asked.
+    `access_log`: a file, or `-` for stdout. `tracing`: where spans of requests go; None: there are none. `shadow`:
+    decide and count only. `host`: also `unix:/path` (then `port` is not used). `tls_cert`, `tls_key`: PEM files with
+    which clients are spoken to in TLS. `backend_ca`: PEM file of authorities for https backends. `backend_api_key`:
+    that of the engines, if they ask for one. `proxy_protocol`: addresses from which connections begin with a PROXY
+    header. `ledger`: `memory`, or the address of the one that all gates before the same engines share, with slices that
+    last `lease_seconds`; `ledger_lost`: what to do when it does not answer for so long: `refuse`, or go by an equal
+    part of the pool (`slice`). `workers`: processes that serve the port, each with a service of its own.
     """
 
     backend_url: str

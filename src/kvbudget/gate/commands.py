@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from kvbudget.gate.refusing.refusals import QueueBound, Refusal
+from kvbudget.gate.waiting.why import Why
 from kvbudget.units import Blocks, Tokens
 
 
@@ -28,7 +29,8 @@ class Reject(NamedTuple):
     `retry_after_ns`: when room is expected (0 where trying again is hopeless). `largest_new_tokens`: the most new
     tokens with which the same prompt could be served on an idle engine. `sequences` is what the request would run,
     `running_sequences` what runs. `bound`: which one of the queue it met, where that is why. `limit`: that bound, in
-    requests, tokens or ns; of TENANT_BLOCKS and TENANT_TOO_LARGE, what the tenant may reserve, in blocks.
+    requests, tokens or ns; of TENANT_BLOCKS and TENANT_TOO_LARGE, what the tenant may reserve, in blocks. `why`: what
+    was in the way of one who waited in vain, at the last look at it. `settling`: a shared ledger gives no room yet.
     """
 
     request_id: str
@@ -48,6 +50,8 @@ class Reject(NamedTuple):
     waited_ns: int = 0
     bound: QueueBound | None = None
     limit: int = 0
+    why: Why | None = None
+    settling: bool = False
 
 
 Command = Forward | Parked | Reject

@@ -5,24 +5,24 @@ A state machine without clock or I/O: `handle(event, now_ns) -> commands`. Rules
 1. While the gate drains or the engine is down, everybody is refused.
 2. Whoever can never be served is refused (`gate.resolve`): more sequences than the engine runs, no room under the
    context cap, or a peak above the whole pool. `max_new_tokens` that is missing or over the cap is clamped.
-3. Whose deadline has passed, or whose tenant is at a limit of its own (`gate.limits`), is refused.
-4. Whoever was refused before and comes back at the time that it was told is tried at once (`gate.returns`), otherwise
-   whoever comes before all that wait: nobody of its class or a more urgent one does, or its tenant had less service
-   than those of them that the pool has no room for; or whoever puts off none of those (`gate.overtaking`). But not who
-   would wait too long for the prompts ahead of it.
-5. Whoever is tried is forwarded if its tenant may go now (`gate.fairness`) and it fits by the policy, beside what has
-   to stay free for other tenants and for those who were told to come now (`gate.promises`). Its promise lives in the
-   ledger until `Ended`.
-6. Everybody else waits, until room comes back or the deadline passes, unless (`gate.parking`): queueing is switched
-   off; under `learned`, the wait would be longer than is worth it; or the queue is at its bound of requests or tokens.
-   Then the youngest of a tenant that has more of the queue makes place, if there is one.
+3. Whose deadline has passed, or whose tenant is at a limit of its own (`gate.tenants.limits`), is refused.
+4. Whoever was refused before and comes back at the time that it was told is tried at once (`gate.refusing.returns`),
+   otherwise whoever comes before all that wait: nobody of its class or a more urgent one does, or its tenant had less
+   service than those of them that the pool has no room for; or whoever puts off none of those
+   (`gate.waiting.overtaking`). But not who would wait too long for the prompts ahead of it.
+5. Whoever is tried is forwarded if its tenant may go now (`gate.tenants.fairness`) and it fits by the policy, beside
+   what has to stay free for other tenants and for those who were told to come now (`gate.promises`). Its promise lives
+   in the ledger until `Ended`.
+6. Everybody else waits, until room comes back or the deadline passes, unless (`gate.waiting.parking`): queueing is
+   switched off; under `learned`, the wait would be longer than is worth it; or the queue is at its bound of requests or
+   tokens. Then the youngest of a tenant that has more of the queue makes place, if there is one.
 7. Who waits is tried when room may have come, by rule 5: by class, with one turn in ten for a less urgent one that has
-   waited (`gate.turns`), and in a class the tenant that had least service. Behind the first that lacks room a few are
-   tried who do not put it off.
+   waited (`gate.tenants.turns`), and in a class the tenant that had least service. Behind the first that lacks room a
+   few are tried who do not put it off.
 
-Whoever is refused for now is told when to come back (`gate.rejections`). A tenant's own go in order of arrival within
-a class, but for those who were told to come now, and smaller ones before one that lacks room (`gate.overtaking`); an
-empty pool keeps nobody waiting; nobody waits past the deadline.
+Whoever is refused for now is told when to come back (`gate.refusing.rejections`). A tenant's own go in order of arrival
+within a class, but for those who were told to come now, and smaller ones before one that lacks room
+(`gate.waiting.overtaking`); an empty pool keeps nobody waiting; nobody waits past the deadline.
 """
 
 from collections.abc import Callable
@@ -444,9 +444,10 @@ class Gate:
         commands: list[Command] = []
         if self.ledger_lost and self.queue:
             commands += self._throw_out_all(Refusal.LEDGER_LOST, now_ns, LEDGER_LOST_RETRY_NS)
-        for late in self.queue.expired(now_ns):
+        for late, why in self.queue.expired(now_ns):
             waited_ns = now_ns - late.since_ns
-            commands.append(self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns))
+            refused = self.rejections.for_now(late.arrived, late.footprint, Refusal.DEADLINE, now_ns, waited_ns)
+            commands.append(refused._replace(why=why))
         if look or commands:  # an expired head may have held up others
             commands += self._admit(now_ns)
         return commands

@@ -4,7 +4,8 @@
 `trajectory`   the peak over time of the whole batch stays within the capacity (`pool.trajectory`). As safe, admits
                more. What is not paced counts at its peak for as long as it lives.
 `learned`      the peak over time stays within the capacity but for a small chance, by output lengths that are learned
-               (`gate.learned`); until enough has been seen, and wherever these functions are asked, as `trajectory`.
+               (`gate.learning.learned`); until enough has been seen, and wherever these functions are asked, as
+               `trajectory`.
 """
 
 from enum import StrEnum

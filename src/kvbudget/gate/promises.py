@@ -1,7 +1,8 @@
 """Decides whether one more promise fits beside those that live, and how many blocks all of them need together.
 
-Over one ledger. By which rule: `gate.policies`, or `gate.learned` once enough answers were seen. What has to stay free
-meanwhile for other tenants (`gate.fairness`) and for those who were told to come back (`gate.returns`) is left out.
+Over one ledger. By which rule: `gate.policies`, or `gate.learning.learned` once enough answers were seen. What has to
+stay free meanwhile for other tenants (`gate.tenants.fairness`) and for those who were told to come back
+(`gate.refusing.returns`) is left out.
 """
 
 from typing import Final

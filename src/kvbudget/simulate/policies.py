@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.policies import Policy
+from kvbudget.units import decimal_number
 
 NONE = "none"
 ORACLE = "oracle"
@@ -103,7 +104,7 @@ def _with_flag(flags: EngineFlags, name: str, value: str) -> EngineFlags:
 def checked_watermark(value: str | float) -> float:
     """A share of the pool, 0 to below 1. Raises BadValueError."""
     try:
-        share = float(value)
+        share = decimal_number(value) if isinstance(value, str) else value
     except ValueError:
         share = math.nan
     if not 0 <= share < 1:

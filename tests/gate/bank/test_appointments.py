@@ -208,3 +208,20 @@ def test_who_told_is_told_only_after_it_is_due(arrive: Arrive, early_ns: int) ->
     assert returns.state[1] == (1 if early_ns else 0)
     one.hear("other", Word((), (Came("one", number, 0),)), due_ns)
     assert returns.state[1] == 0
+
+
+def test_who_is_due_much_later_or_is_larger_than_any_pool_is_not_believed() -> None:
+    """A wall clock that is hours ahead, or somebody else's note: what is told so could not be dropped for as long."""
+    due_ns = LATER + 4 * SECOND
+    sound = Due(1, "a", LATER, due_ns, 100, 40, 50)
+    for wrong in (
+        sound._replace(due_ns=due_ns + 3600 * SECOND, told_ns=LATER + 3600 * SECOND),
+        sound._replace(told_ns=due_ns - 151 * SECOND),
+        sound._replace(blocks=2**53 - 1),
+        sound._replace(peak_blocks=2**53 - 1),
+    ):
+        gates = Gates(1)
+        gates.all[0].hear("gate 1", Word((wrong,)), LATER)
+        assert gates.returns[0].state == (0, 0, 0.0)
+        gates.all[0].hear("gate 1", Word((sound,)), LATER)
+        assert gates.returns[0].state[1] == 1

@@ -224,6 +224,7 @@ def settings_of(args: argparse.Namespace, scenario: Scenario | None) -> Settings
     elif scenario is not None and args.num_blocks is None and args.layout is None:
         window = scenario.max_model_len
     retries = args.retries if args.retries is not None else scenario.retries if scenario else 0
+    rtt_ns = _ns(args.ledger_rtt / 1e3, "ledger-rtt")
     return Settings(
         engine=EngineSizes(
             args.layout or uniform_layout(args.block_size),
@@ -254,7 +255,7 @@ def settings_of(args: argparse.Namespace, scenario: Scenario | None) -> Settings
         ),
         slo=Slo(_ns(args.slo_ttft, "slo-ttft"), _ns(args.slo_gap, "slo-gap")),
         instances=args.instances,
-        shared=None if args.gates == 1 else Gates(args.gates, _ns(args.ledger_rtt / 1e3, "ledger-rtt")),
+        shared=None if args.gates == 1 else Gates(args.gates, rtt_ns),
     )
 
 

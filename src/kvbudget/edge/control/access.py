@@ -2,9 +2,9 @@
 
 Without a token: everybody who reaches the port may read; only a gate that listens on loopback takes changes, and only
 from who is no web page (a page of another site can send simple requests to 127.0.0.1, but neither JSON nor a Host that
-is ours). With a token: `Authorization: Bearer TOKEN`, or the cookie of who signed in by it (`edge.sign_in`), for all
-but /health and /ready, which probes read, and the page to sign in. Who has only the cookie changes things from our own
-pages alone.
+is ours). With a token: `Authorization: Bearer TOKEN`, or the cookie of who signed in by it (`edge.control.sign_in`),
+for all but /health and /ready, which probes read, and the page to sign in. Who has only the cookie changes things from
+our own pages alone.
 """
 
 import ipaddress

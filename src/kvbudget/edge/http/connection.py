@@ -265,9 +265,9 @@ class ClientConnection:
         limits = self._server.limits
         self._empty_lines = 0
         if length > limits.body_bytes:
-            raise too_large(limits.body_bytes)
+            raise _asked_by(head, too_large(limits.body_bytes))
         if length >= ACCOUNTED_BYTES and not self._server.fits(length):
-            raise overloaded()
+            raise _asked_by(head, overloaded())
         if not head.chunked and len(buffer) - end >= length:  # one read, one request: the usual case
             self._buffer = buffer[end + length :]
             self._dispatch(head, buffer[end : end + length])
@@ -387,7 +387,7 @@ class ClientConnection:
 
     def _refuse(self, error: HeadError) -> None:
         """Answers a request that never reached the app, and closes."""
-        asked: Headers = [] if self._body is None else self._body.head.headers
+        asked = error.asked if self._body is None else self._body.head.headers
         self._drop_body()
         self._buffer = b""
         body = self.error_body(error.status, error.code, error.message)
@@ -454,3 +454,9 @@ class ClientConnection:
         """Closes now; whoever waits for the answer hears that the client is gone."""
         self._left()
         self._transport.abort()
+
+
+def _asked_by(head: RequestHead, error: HeadError) -> HeadError:
+    """The same, for whoever answers it: a client finds its own request id."""
+    error.asked = head.headers
+    return error

@@ -67,7 +67,7 @@ class Asker:
         return Answer(status, data.decode("utf-8", "replace"))
 
 
-_OF_A_GATE = "metrics and state are on its admin port"  # `edge.reception` says so where a path is unknown
+_OF_A_GATE = "metrics and state are on its admin port"  # `edge.request.reception` says so where a path is unknown
 
 
 def refused(shown: str, answer: Answer) -> BadValueError:

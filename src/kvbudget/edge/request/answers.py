@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvbudget.edge.http.exchange import ErrorForm
-from kvbudget.edge.http.messages import Headers, OwnLines
+from kvbudget.edge.http.messages import Headers, OwnLines, end_to_end
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.openai.errors import BadRequestError, context_length_message
 from kvbudget.edge.request.standing import Standing, room_of, time_of_day
@@ -15,6 +15,7 @@ from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusing.refusals import QueueBound, Refusal
 from kvbudget.gate.refusing.rejections import LEDGER_LOST_RETRY_NS
+from kvbudget.gate.waiting.why import Why
 
 # The OpenAI SDKs do not jitter a time that a server tells, so refused clients would come back all at once.
 _JITTER: Final = 0.25
@@ -129,7 +130,8 @@ class Refuser:
         self, exchange: Exchange, status: int, theirs: Headers, body: bytes, request_id: bytes, waited_ns: int
     ) -> None:
         """Answer with the engine's own error, which was held back and says what its client has to know."""
-        exchange.respond(status, [*theirs, *self._own(exchange, request_id, waited_ns)], body)
+        own = self._own(exchange, request_id, waited_ns)
+        exchange.respond(status, [*end_to_end(theirs, dict(own)), *own], body)
 
     def unread(self, status: int, errors: ErrorForm | None, request_id: bytes) -> Headers:
         """Headers of an error that the data plane answers by itself: before a request is whole, or for a bug."""
@@ -244,6 +246,14 @@ def _tenant_limit(reject: Reject) -> str:
     return f" (tenants.max_blocks: {reject.limit})" if reject.limit else " (tenants.max_blocks)"
 
 
+_IN_THE_WAY: Final = {
+    Why.TENANT_BLOCKS: "its tenant has reserved as many blocks as it may (tenants.max_blocks); ",
+    Why.TENANT_SHARE: "what room there is stays free for other tenants or classes; ",
+    Why.PROMPTS: "prompts that the engine has not read yet come first; ",
+    Why.ENGINE_BUSY: "the engine said that it is overloaded; ",
+}
+
+
 def _lacking(reject: Reject) -> str:
     """What is in the way where it is not the number of free blocks; empty where it is."""
     places = max(0, reject.max_num_seqs - reject.running_sequences)
@@ -252,6 +262,10 @@ def _lacking(reject: Reject) -> str:
             f"the request needs {reject.sequences} of the engine's {reject.max_num_seqs} sequences (--max-num-seqs), "
             f"{places} are free; "
         )
+    if reject.settling:
+        return "the ledger that gates share gives no room until leases from before are over; "
+    if reject.why in _IN_THE_WAY:
+        return _IN_THE_WAY[reject.why]
     if reject.needed_blocks > reject.free_blocks or reject.refusal is Refusal.TENANT_BLOCKS:
         return ""
     if reject.position > 1:
@@ -312,7 +326,7 @@ def admitted_headers(
     if errors is ANTHROPIC:
         more = _ANTHROPIC % (request_id, limit_tokens, remaining_tokens, time_of_day(reset_s))
         return OwnLines(_ANTHROPIC_NAMES, lines + more, True)
-    return OwnLines(_ADMITTED_NAMES, lines, True)  # `edge.identity` has looked at the id
+    return OwnLines(_ADMITTED_NAMES, lines, True)  # `edge.request.identity` has looked at the id
 
 
 def identified(exchange: Exchange, request_id: bytes) -> Headers:

@@ -30,7 +30,7 @@ class EngineHeaders:
             self._without = _NOT_FORWARDED | _CREDENTIALS
             self._names = _REQUEST_ID | {b"authorization"}
             self._key_line = b"authorization: Bearer %b\r\n" % key.encode()
-        self._plain = key is None or key.isprintable()  # a request's id is: `edge.identity` has looked at it
+        self._plain = key is None or key.isprintable()  # a request's id is: `edge.request.identity` has looked at it
         self._names_of_trace = self._names | _TRACEPARENT
         self._without_trace, self._without_begun = self._without | _TRACEPARENT, self._without | _NO_TRACE
 

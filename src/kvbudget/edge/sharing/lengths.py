@@ -1,7 +1,7 @@
 """Decides when the gates of a ledger tell each other how long answers get: once in a few seconds, beside all else.
 
 Packing and reading notes (some 5 ms each for the largest) is done by a thread. What is lost costs only that lengths are
-learned from fewer answers (`edge.shared_notes`).
+learned from fewer answers (`edge.sharing.notes`).
 """
 
 import asyncio

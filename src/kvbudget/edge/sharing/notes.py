@@ -81,7 +81,10 @@ class SharedNotes:
                 self.refused_lives.clear()
             self.refused_lives.add(life)
             self._log.warning(
-                "what gate %s has %s is left alone: %s", printable(" ".join(life.split()), 80), self._refused, error
+                "what gate %s has %s is left alone: %s",
+                printable(" ".join(life.split()), 80),
+                self._refused,
+                printable(" ".join(str(error).split()), 300),
             )
 
     async def _share(self) -> None:

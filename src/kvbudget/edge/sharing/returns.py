@@ -1,7 +1,7 @@
 """Decides when the gates of a ledger tell each other whom they have told to come back: twice a second, beside all else.
 
 A client comes back to any gate. With that it is known there, and goes into the room that is kept for it; what is lost
-costs only that it comes as one of whom nothing is known (`edge.shared_notes`).
+costs only that it comes as one of whom nothing is known (`edge.sharing.notes`).
 """
 
 import asyncio

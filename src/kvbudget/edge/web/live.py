@@ -1,7 +1,7 @@
 """What the live page shows of a running gate, as it is now and over the last minutes; nothing here changes anything.
 
 Blocks are read off the ledgers, reasons off the gate; nothing is computed anew. The past is the gate's own
-(`edge.past`). "What if" is answered by the simulator, with the requests of the last minutes.
+(`edge.control.past`). "What if" is answered by the simulator, with the requests of the last minutes.
 """
 
 import asyncio

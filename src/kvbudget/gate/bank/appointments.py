@@ -12,6 +12,9 @@ from kvbudget.gate.refusing.return_pace import PROBES
 from kvbudget.gate.refusing.returns import Booking, Returns, name_of
 
 AHEAD_NS: Final = 10 * 10**9  # so long before it is due one is told of: several words from now
+SOON_NS: Final = AHEAD_NS + 2 * 10**9  # clocks differ: nobody is believed who tells of one who is due later
+LONGEST_NS: Final = 150 * 10**9  # from telling to coming: the longest time that is told, and a quarter
+MOST_BLOCKS: Final = 1 << 31  # of one: sums of as many as there may be stay exact
 MOST_DUE: Final = 192  # in one word, those that come next
 MOST_CAME: Final = 192
 MOST_LIVES: Final = 128  # of whom it is known whom they have told; more than a board keeps
@@ -78,6 +81,8 @@ class Appointments:
         told = {due.number for due in word.due}
         self._drop([booking for number, booking in known.items() if number not in told], now_ns)
         for due in word.due:
+            if not _is_sound(due, now_ns):
+                continue
             if due.number in known:
                 self._returns.expect(known[due.number], due.percent / 100, now_ns)
             else:
@@ -98,6 +103,12 @@ class Appointments:
     def _drop(self, bookings: Iterable[Booking], now_ns: int) -> None:
         for booking in bookings:
             self._returns.drop(booking, now_ns)
+
+
+def _is_sound(due: Due, now_ns: int) -> bool:
+    """Whether a gate with a right clock may have told so. What is due much later could not be dropped for as long."""
+    is_near = due.due_ns <= now_ns + SOON_NS and due.due_ns - due.told_ns <= LONGEST_NS
+    return is_near and due.blocks <= MOST_BLOCKS and due.peak_blocks <= MOST_BLOCKS
 
 
 def _percent(booking: Booking) -> int:

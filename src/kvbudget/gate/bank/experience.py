@@ -1,9 +1,9 @@
 """Decides what gates that share a ledger tell each other of the lengths of answers, and what they make of it.
 
-A gate tells what it has seen itself, never what it was told: for each habit (`gate.lengths`) all of its own evidence as
-it has faded so far, and by how many answers it has faded. Whoever hears that again takes what has come since: the
-difference to what he was told before, after that has faded as much. So a statement may be lost, come twice, or be the
-first that is heard of a gate, and evidence counts once and is as old as it is.
+A gate tells what it has seen itself, never what it was told: for each habit (`gate.learning.lengths`) all of its own
+evidence as it has faded so far, and by how many answers it has faded. Whoever hears that again takes what has come
+since: the difference to what he was told before, after that has faded as much. So a statement may be lost, come twice,
+or be the first that is heard of a gate, and evidence counts once and is as old as it is.
 
 Amounts are whole numbers of hundredths: of answers that ended in a bin, and of sequences that went through it. Sums are
 of what was told, so that nothing is lost by rounding but the last hundredth.

@@ -1,7 +1,7 @@
 """Decides what each that lives is believed to hold, now and over time, and keeps the sums of that up to date.
 
 The sums are a `pool.risk.Outlook`; here is who they are made of: how far each is by now, how likely it is to go on, and
-what of it others hold as well. A step is one decode step of the engine (`gate.pace`).
+what of it others hold as well. A step is one decode step of the engine (`gate.learning.pace`).
 """
 
 from typing import Final

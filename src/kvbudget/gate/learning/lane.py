@@ -3,9 +3,9 @@
 An engine computes prompts in the order in which they come, many of them in one step that nobody interrupts, so whatever
 is sent early stands in the way of everybody who comes next. A tenant that had clearly more prompt tokens computed
 lately than its part, or a less urgent class beside a more urgent one, is sent one prompt at a time, when none is
-waiting to be computed, or all together are at most QUANTUM_TOKENS; who that is decides `gate.shares`. All others have
-one prompt there, or as many: more would only wait for one another, and a flood is not known as one when it begins.
-The engine still always has work.
+waiting to be computed, or all together are at most QUANTUM_TOKENS; who that is decides `gate.tenants.shares`. All
+others have one prompt there, or as many: more would only wait for one another, and a flood is not known as one when it
+begins. The engine still always has work.
 """
 
 # 7 ms of the assumed engine. At 512 tokens p99 TTFT of an interactive class beside bulk chat was 1.53 times what it is

@@ -1,8 +1,8 @@
 """Decides by learned output lengths whether one more promise may be made, and how long whoever comes will wait.
 
-Puts together what the parts know: `gate.lengths` how likely answers are to go on, `gate.batch` what each that lives
-holds, `pool.risk` how much all of them will hold over time, `gate.hindsight` and `gate.margin` how wrong that was, and
-`gate.wait_forecast` when there will be room.
+Puts together what the parts know: `gate.learning.lengths` how likely answers are to go on, `gate.learning.batch` what
+each that lives holds, `pool.risk` how much all of them will hold over time, `gate.learning.hindsight` and
+`gate.learning.margin` how wrong that was, and `gate.waiting.wait_forecast` when there will be room.
 """
 
 from math import sqrt
@@ -72,7 +72,7 @@ class LearnedPolicy:
 
     @property
     def shared(self) -> float:
-        """Share of prompts' blocks that is thought to be held by others too (`gate.overlap`)."""
+        """Share of prompts' blocks that is thought to be held by others too (`gate.learning.overlap`)."""
         return self.batch.overlap.share
 
     @property

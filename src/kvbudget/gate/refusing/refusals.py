@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why a request was refused; the HTTP answer of each is in `edge.answers.ANSWERS`."""
+    """Why a request was refused; the HTTP answer of each is in `edge.request.answers.ANSWERS`."""
 
     # Never: the same request would be refused on an idle engine.
     CONTEXT_EXCEEDED = "context_exceeded"  # the prompt leaves no room for one token under the context cap

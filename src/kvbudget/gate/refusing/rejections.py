@@ -97,12 +97,13 @@ class Rejections:
             max_num_seqs=self._config.max_num_seqs,
             waited_ns=waited_ns,
             limit=self._tenant_blocks(event, refusal),
+            settling=self._promises.closed_ns(now_ns) > 0,
         )
 
     def retry_after_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
         """Time until everybody before it and then itself would be let in, from MIN_RETRY_NS to MAX_WAIT_NS.
 
-        By learned lengths it is also a promise: who comes back then finds room (`gate.returns`).
+        By learned lengths it is also a promise: who comes back then finds room (`gate.refusing.returns`).
         """
         wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
         if wait_ns is None:  # or further than lengths tell anything of

@@ -5,7 +5,7 @@ over coming for the first time. Until the overload ends: nobody knows when, and 
 likely as not to last as long again. Afterwards there is room for AFTER times as many. Both together tell how many will
 have found room until when, and so when the next one will.
 
-Where that told too late, or too early, it is corrected (`gate.return_hindsight`).
+Where that told too late, or too early, it is corrected (`gate.refusing.return_hindsight`).
 
 Whoever does not come back takes nobody's room. How many do is learned. Before, most are thought to, as clients do that
 honour Retry-After: if all were told to come soon, and did, hardly anybody would find room. The first (PROBES) are told

@@ -1,10 +1,10 @@
 """Decides when a refused client should come back, and who has come when it was told.
 
 Under overload everybody's honest answer would be "when the load ends". So each is told a time of its own: after those
-of its tenant and class who were told before it (`gate.return_pace`), and never sooner than room is expected. Whoever
-then asks for the same again has waited already. It goes before those who wait here, into room that was kept for it and,
-as few come at a time, into what caution keeps free (`gate.promises`). The room that is kept is bounded, so that who
-never comes back costs little.
+of its tenant and class who were told before it (`gate.refusing.return_pace`), and never sooner than room is expected.
+Whoever then asks for the same again has waited already. It goes before those who wait here, into room that was kept for
+it and, as few come at a time, into what caution keeps free (`gate.promises`). The room that is kept is bounded, so that
+who never comes back costs little.
 
 A client is known again by what it asks for: tenant, route, prompts, limit. Who asks for the same by chance takes its
 place, which is then not taken twice. But it does not count as one who came back: as many as asked for the same at other

@@ -1,9 +1,9 @@
 """Decides what tenants and classes owe one another: who may be tried now, and what has to stay free then.
 
-Puts `gate.shares`, `gate.turns` and `gate.limits` together. A look goes through every tenant's first, in fair order.
-Whoever is held back for its own tenant's sake (a limit, the lane of prompts, what a borrower leaves free) is passed
-over, and no other borrower of its class goes before it; of whoever lacks room in the pool itself, and who may go before
-that one all the same, decides `gate.overtaking`.
+Puts `gate.tenants.shares`, `gate.tenants.turns` and `gate.tenants.limits` together. A look goes through every tenant's
+first, in fair order. Whoever is held back for its own tenant's sake (a limit, the lane of prompts, what a borrower
+leaves free) is passed over, and no other borrower of its class goes before it; of whoever lacks room in the pool
+itself, and who may go before that one all the same, decides `gate.waiting.overtaking`.
 """
 
 from collections.abc import Callable
@@ -196,7 +196,7 @@ class Fairness:
 
     def allows_booked(self, event: Arrived, peak_blocks: int, now_ns: int) -> tuple[bool, Kept | None]:
         """The same for one who comes back when told: it has waited its turn, so that neither the lane of prompts nor
-        those who wait hold it up. There are few of them (`gate.return_pace`)."""
+        those who wait hold it up. There are few of them (`gate.refusing.return_pace`)."""
         if self.limits is not None and not self.limits.has_blocks(event.tenant, peak_blocks):
             self.why = Why.TENANT_BLOCKS
             return False, None

@@ -8,11 +8,11 @@ comes back, starts where the others are, less CREDIT_NS of its share, so that no
 Whoever asked for clearly more than its part of what all asked for lately (SLACK), and held more than its part of what
 all held, borrows, unless it had clearly less service for its weight (BEHIND_NS), and has to leave free what the others
 held lately beyond what they hold now: of blocks the mean, and the variance, which the promise takes into its risk
-(`gate.learned`); of slots as much (max_num_seqs: an engine that runs so many preempts nobody for a more urgent one). A
-less urgent class borrows from each more urgent one in the same way, whatever its part, and leaves free at least what is
-reserved for it. By the same rule on prompt tokens, asked for and sent, prompts join the engine's queue one by one
-(`gate.lane`). What was asked for counts, and not only what was had, because whoever is held back has no more than
-others, and others have bursts.
+(`gate.learning.learned`); of slots as much (max_num_seqs: an engine that runs so many preempts nobody for a more urgent
+one). A less urgent class borrows from each more urgent one in the same way, whatever its part, and leaves free at least
+what is reserved for it. By the same rule on prompt tokens, asked for and sent, prompts join the engine's queue one by
+one (`gate.learning.lane`). What was asked for counts, and not only what was had, because whoever is held back has no
+more than others, and others have bursts.
 
 All else may use everything that is free, and what was lent comes back as answers end. With one tenant and one class
 nobody borrows and nothing is counted.

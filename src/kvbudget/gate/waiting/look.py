@@ -1,7 +1,7 @@
 """Decides who of those that wait goes next: the first, in fair order, whose tenant may go and who fits.
 
-Behind the first that the pool has no room for, a few more are looked at who may go before it (`gate.overtaking`): the
-next of the other tenants, and who came after it in its own.
+Behind the first that the pool has no room for, a few more are looked at who may go before it
+(`gate.waiting.overtaking`): the next of the other tenants, and who came after it in its own.
 """
 
 from collections.abc import Iterator

@@ -206,12 +206,13 @@ class Queue:
             self._deadline = self.changes, first_ns
         return first_ns
 
-    def expired(self, now_ns: int) -> Iterator[Waiting]:
-        """Take out everybody whose deadline has passed, earliest deadline first."""
+    def expired(self, now_ns: int) -> Iterator[tuple[Waiting, Why | None]]:
+        """Take out everybody whose deadline has passed, earliest deadline first; with what was in the way."""
         while (deadline := self.next_deadline_ns()) is not None and deadline <= now_ns:
-            waiting = self._by_key[self._deadlines[0][1]]
+            key = self._deadlines[0][1]
+            waiting, why = self._by_key[key], self.whys.get(key)
             self.remove(waiting.arrived.request_id)
-            yield waiting
+            yield waiting, why
 
     def _count(self, waiting: Waiting, sign: int) -> None:
         self.changes += 1

@@ -1,7 +1,7 @@
 """Decides whether one who comes may go now, before those that wait or before the one that lacks room.
 
 Whoever was told to come back is tried at once, otherwise whoever comes before all that wait; or whoever puts off none
-of those that lack room (`gate.overtaking`). But not who would wait too long for the prompts ahead of it.
+of those that lack room (`gate.waiting.overtaking`). But not who would wait too long for the prompts ahead of it.
 """
 
 from kvbudget.gate.events import Arrived

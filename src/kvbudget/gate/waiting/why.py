@@ -1,7 +1,7 @@
 """Decides what is told of those who wait: why, by the gate's own word at its last look at them, and how long still.
 
-The word is noted where the decision is made (`gate.look`, `gate.trial`, `gate.fairness`), so that no second rule has to
-find it again; here it is only read. Nothing is changed by it.
+The word is noted where the decision is made (`gate.waiting.look`, `gate.waiting.trial`, `gate.tenants.fairness`), so
+that no second rule has to find it again; here it is only read. Nothing is changed by it.
 """
 
 from collections.abc import Iterator
