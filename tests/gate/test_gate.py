@@ -19,6 +19,8 @@ from kvbudget.gate.events import (
 from kvbudget.gate.gate import RECHECK_NS, Gate, outcome_of
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.gate.tenants.settings import TenantLimits
+from kvbudget.gate.waiting.why import Why
 from kvbudget.pool.groups import uniform_layout
 from kvbudget.units import Blocks, Tokens
 
@@ -157,6 +159,15 @@ def test_without_a_queue_the_pool_is_full_at_once(make_gate: MakeGate, arrive: A
         assert refusal(gate.handle(arrive("b"), 0)) is Refusal.POOL_FULL
 
 
+def test_who_waited_for_its_tenant_s_limit_is_told_of_that(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(queue_ns=10 * SECOND, tenants={"t": TenantLimits(max_blocks=Blocks(4))})
+    gate.handle(arrive("a", 32, 16, tenant="t"), 0)
+    gate.handle(arrive("b", 32, 16, tenant="t", deadline_ns=3 * SECOND), 0)
+    (reject,) = gate.handle(Tick(), 3 * SECOND)
+    assert isinstance(reject, Reject)
+    assert (reject.refusal, reject.why, reject.settling) == (Refusal.DEADLINE, Why.TENANT_BLOCKS, False)
+
+
 def test_who_waits_until_the_deadline_is_refused_then_and_not_later(make_gate: MakeGate, arrive: Arrive) -> None:
     gate = make_gate(queue_ns=10 * SECOND)
     gate.handle(arrive("a", 100, 60), 0)
@@ -166,6 +177,7 @@ def test_who_waits_until_the_deadline_is_refused_then_and_not_later(make_gate: M
     (reject,) = gate.handle(Tick(), 3 * SECOND)
     assert isinstance(reject, Reject)
     assert (reject.request_id, reject.refusal, reject.waited_ns) == ("c", Refusal.DEADLINE, 3 * SECOND)
+    assert reject.why is Why.TURN
     assert gate.next_wake_ns == 10 * SECOND
     assert refusal(gate.handle(arrive("late", deadline_ns=SECOND), 4 * SECOND)) is Refusal.DEADLINE
 

@@ -11,6 +11,7 @@ from kvbudget.edge.request.answers import ANSWERS, Refuser, retry_headers, told_
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusing.refusals import QueueBound, Refusal
 from kvbudget.gate.waiting.expectation import MAX_WAIT_NS
+from kvbudget.gate.waiting.why import Why
 from kvbudget.units import Blocks, Tokens
 
 
@@ -88,6 +89,25 @@ def test_the_reason_is_said_where_it_is_not_the_number_of_free_blocks() -> None:
     alone = message(needed_blocks=Blocks(132), free_blocks=Blocks(210), capacity_blocks=Blocks(512), position=1)
     assert "beside what runs it would need more than the pool, at the moment when most is held; the request" in alone
     assert "no room now: the request needs 11 blocks" in message()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"why": Why.TENANT_BLOCKS}, "its tenant has reserved as many blocks as it may (tenants.max_blocks); "),
+        ({"why": Why.TENANT_SHARE}, "what room there is stays free for other tenants or classes; "),
+        ({"why": Why.PROMPTS}, "prompts that the engine has not read yet come first; "),
+        ({"why": Why.ENGINE_BUSY}, "the engine said that it is overloaded; "),
+        ({"why": Why.TURN, "position": 7}, "6 before it wait for room"),
+        ({"settling": True, "why": Why.POOL}, "the ledger that gates share gives no room until leases from before are"),
+    ],
+)
+def test_who_waited_in_vain_is_told_what_was_in_the_way(changed: dict[str, object], told: str) -> None:
+    plenty = {"needed_blocks": Blocks(2), "free_blocks": Blocks(210), "capacity_blocks": Blocks(512), "position": 1}
+    refused = reject(Refusal.DEADLINE)._replace(**{**plenty, **changed})  # type: ignore[arg-type]
+    message = json.loads(Refuser("p", random.Random(1)).answer(refused)[2])["error"]["message"]
+    assert told in message
+    assert "would need more than the pool" not in message
 
 
 def test_many_sequences_that_never_fit_are_told_what_to_lower() -> None:

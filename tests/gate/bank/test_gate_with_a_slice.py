@@ -294,6 +294,7 @@ def test_while_the_ledger_settles_who_may_not_wait_is_told_when_it_is_done(
         (refused,) = gate.handle(arrive(f"at-{now_ns}", prompt=160), now_ns)
         assert isinstance(refused, Reject)
         assert 5 * SECOND - now_ns <= refused.retry_after_ns <= 6 * SECOND - now_ns
+        assert refused.settling
     lend(gate, 50, 3 * SECOND)
     assert isinstance(gate.handle(arrive("at-3", prompt=160), 3 * SECOND)[-1], Forward)
 
