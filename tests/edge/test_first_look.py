@@ -55,9 +55,11 @@ def test_the_first_look_comes_before_the_first_request(
 
 async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Takes whatever comes, and says nothing."""
-    while await reader.read(65536):
-        pass
-    writer.close()
+    try:
+        while await reader.read(65536):
+            pass
+    finally:
+        writer.close()
 
 
 def test_an_engine_that_hangs_is_not_waited_for_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
