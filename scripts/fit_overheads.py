@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """All receipts. The card's memory is that of planner/gpus.py unless the log's card is not one that we know."""
+    """All receipts. The card's memory is that of planner/hardware/gpus.py unless the log's card is not one that we know."""
     data = json.loads(DATA.read_text())
     return [_row(entry, data["models"][entry["model"]]) for entry in data["receipts"]]
 

@@ -3,7 +3,7 @@
 While nobody enters, ends or runs out of blocks, each step gives each decoding sequence one token. How many blocks that
 takes in which step follows from where in its block each of them stands (counts by residue of the block size), so any
 number of such steps is done at once (`steps_ahead`, `advance`); other steps are scheduled by themselves (`schedule`,
-`end_step`), by the rules that paged_engine.py names. tests/simulate/test_jump_engine.py holds the two against each
+`end_step`), by the rules that paged_engine.py names. tests/simulate/test_jumping.py holds the two against each
 other.
 """
 

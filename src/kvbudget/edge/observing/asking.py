@@ -79,7 +79,7 @@ def refused(shown: str, answer: Answer) -> BadValueError:
         fix = "this is where a gate takes requests: give its admin port, by default http://HOST:8801/metrics"
     elif answer.status in (401, 403):
         fix = f"set {TOKEN}, or {USER} and {PASSWORD}"
-    detail = f": {printable(answer.text, 200)}" if answer.text else ""
+    detail = f": {printable(answer.text, 200).rstrip('.')}" if answer.text else ""
     return BadValueError(f"{shown} answered {answer.status}{detail}", fix=fix)
 
 
