@@ -229,12 +229,14 @@ def asynchronous_and_as_asked() -> None:
 
 
 def cuda_kernel_blocks() -> None:
-    """Block sizes are chosen by what the attention kernels take."""
+    """Block sizes are chosen by what the attention kernels take, whatever the processor of this machine has."""
+    import torch
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backend import MultipleOf
     from vllm.v1.attention.backends import cpu_attn
     from vllm.v1.attention.backends.mla import cpu_mla
 
+    torch.cpu._is_amx_tile_supported = lambda: False  # with it, another latent backend with blocks of its own is taken
     attention, latent = KERNEL_TOKENS["attention"], KERNEL_TOKENS["latent"]
     backend = cpu_attn.CPUAttentionBackend
     backend.get_supported_kernel_block_sizes = staticmethod(lambda kv_cache_spec=None: [MultipleOf(attention)])
