@@ -59,7 +59,7 @@ def test_every_part_is_drawn_the_other_worker_is_a_click_away_and_signing_out_is
         expect(forecast.locator("td").last).to_have_text("512", timeout=25_000)  # nobody holds any; asked every 10 s
         expect(page.locator("#t-tenants thead")).to_contain_text("tenant")
         expect(page.locator("#t-instances tbody tr")).to_have_count(1)
-        expect(page.locator("#t-ends tbody tr")).to_contain_text("finished")
+        expect(page.locator("#t-ends tbody")).to_contain_text("finished")
         page.click("#worker a")
     expect(page.locator("#worker")).to_contain_text("Worker 0 of 2")  # a page under way would end the next one
     page.goto(f"{gate['admin']}/live?worker=1&lang=en#h-ends")
