@@ -11,6 +11,7 @@ import pytest
 # From our first line on; what comes before is the interpreter's own.
 BEGIN = """
 import os, sys, threading, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 import kvbudget.__main__ as entry
 threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT)).start() if {delay} else None
 sys.argv = ["kvbudget", *{argv!r}]
@@ -44,6 +45,7 @@ def test_as_a_process_of_its_own() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     marks = f"/proc/{process.pid}/maps"
     while process.poll() is None:  # an extension that only we import has been mapped
@@ -52,6 +54,9 @@ def test_as_a_process_of_its_own() -> None:
                 break
         time.sleep(0.002)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert "Traceback" not in err
     assert process.returncode in (130, 0)
