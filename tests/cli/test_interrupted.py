@@ -13,7 +13,9 @@ BEGIN = """
 import os, sys, threading, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 import kvbudget.__main__ as entry
-threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT)).start() if {delay} else None
+timer = threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT))
+timer.daemon = True  # a command that is over before is not kept for it
+timer.start()
 sys.argv = ["kvbudget", *{argv!r}]
 sys.exit(entry.main())
 """
