@@ -3,13 +3,9 @@
 What comes was written by another gate, or by whoever may write to the ledger: everything is looked at.
 """
 
-import base64
-import binascii
-import zlib
 from typing import Any, Final
 
-import orjson
-
+from kvbudget.edge.bank.note_text import document_of, text_of
 from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.board import LONGEST_NOTE
 from kvbudget.gate.bank.experience import MOST_HABITS, Told
@@ -29,7 +25,7 @@ def packed(statement: list[Told]) -> str:
     """As much of it as has room in a note, the first before the others; empty where there is nothing."""
     while statement:
         rows = [[list(one.key), one.faded, one.limit, one.hundredths, one.bins] for one in statement]
-        text = base64.b64encode(zlib.compress(orjson.dumps([VERSION, MEMORY, rows]), 6)).decode()
+        text = text_of([VERSION, MEMORY, rows], 6)
         if len(text) <= LONGEST_NOTE:
             return text
         statement = statement[: min(len(statement) - 1, len(statement) * LONGEST_NOTE // len(text))]
@@ -38,15 +34,7 @@ def packed(statement: list[Told]) -> str:
 
 def unpacked(text: str) -> list[Told]:
     """Raises BadValueError for what `packed` did not give, or gave in another version."""
-    try:
-        unzip = zlib.decompressobj()
-        data = unzip.decompress(base64.b64decode(text, validate=True), _LARGEST_BYTES)
-        if unzip.unconsumed_tail or not unzip.eof:
-            raise ValueError("more than there may be")
-        document = orjson.loads(data)
-    except (ValueError, zlib.error, binascii.Error) as error:
-        raise BadValueError(f"no learned lengths: {error}", fix="leave it") from None
-    match document:
+    match document_of(text, _LARGEST_BYTES, "learned lengths"):
         case [int(version), int(memory), list(rows)] if (version, memory) == (VERSION, MEMORY):
             if len(rows) > MOST_HABITS:
                 raise BadValueError(f"learned lengths of {len(rows)} keys", fix="leave them")

@@ -4,14 +4,10 @@ Clocks of gates that begin anywhere mean nothing elsewhere, so times are of the 
 another gate, or by whoever may write to the ledger: everything is looked at.
 """
 
-import base64
-import binascii
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
+from kvbudget.edge.bank.note_text import document_of, text_of
 from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.appointments import MOST_CAME, MOST_DUE, Came, Due, Word
 from kvbudget.gate.bank.board import LONGEST_NOTE
@@ -30,7 +26,7 @@ def packed(words: Mapping[str, Word], ahead_ns: int) -> str:
     most = MOST_DUE
     while True:
         rows = [[pool, *_rows(word, most, ahead_ns)] for pool, word in list(words.items())[:MOST_POOLS]]
-        text = base64.b64encode(zlib.compress(orjson.dumps([VERSION, rows]), 1)).decode()
+        text = text_of([VERSION, rows], 1)
         if len(text) <= LONGEST_NOTE or not most:
             return text if len(text) <= LONGEST_NOTE else ""
         most = most * LONGEST_NOTE // (len(text) + 1)
@@ -38,15 +34,7 @@ def packed(words: Mapping[str, Word], ahead_ns: int) -> str:
 
 def unpacked(text: str, ahead_ns: int) -> dict[str, Word]:
     """Raises BadValueError for what `packed` did not give, or gave in another version."""
-    try:
-        unzip = zlib.decompressobj()
-        data = unzip.decompress(base64.b64decode(text, validate=True), _LARGEST_BYTES)
-        if unzip.unconsumed_tail or not unzip.eof:
-            raise ValueError("more than there may be")
-        document = orjson.loads(data)
-    except (ValueError, zlib.error, binascii.Error) as error:
-        raise BadValueError(f"no times told: {error}", fix="leave it") from None
-    match document:
+    match document_of(text, _LARGEST_BYTES, "times told"):
         case [int(version), list(rows)] if version == VERSION and len(rows) <= MOST_POOLS:
             return dict([_word(row, ahead_ns) for row in rows])
     raise BadValueError("times told in another version", fix="run one version of gates")

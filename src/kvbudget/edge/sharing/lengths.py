@@ -12,7 +12,6 @@ from typing import Final
 from kvbudget.edge.bank.lengths_note import packed, unpacked
 from kvbudget.edge.bank.store import BankStore
 from kvbudget.edge.sharing.notes import SharedNotes
-from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.experience import Experience, Told
 from kvbudget.gate.learning.lengths import Lengths
 
@@ -48,12 +47,7 @@ class SharedLengths:
         return await asyncio.to_thread(packed, statement)
 
     async def _read(self, notes: Sequence[tuple[str, str]]) -> None:
-        statements: dict[str, list[Told]] = {}
-        for life, note in notes:
-            try:
-                statements[life] = await asyncio.to_thread(unpacked, note)
-            except BadValueError as error:
-                self.notes.say_refused(life, error)
+        statements = {life: told async for life, told in self.notes.readable(notes, unpacked)}
         before = self.taken
         for step, answers in enumerate(self._experience.take(self._lengths(), statements)):
             self.taken += answers

@@ -7,8 +7,8 @@ costs only what the topic is for: it is said once, and tried again the next time
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.repeated import Repeated
@@ -17,6 +17,7 @@ from kvbudget.gate.bank.board import MOST_READS, Put, again
 
 _MOST_REFUSED: Final = 128  # lives of which it is remembered that it was said
 
+Unpacked = TypeVar("Unpacked")
 Read = Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
 
 
@@ -74,8 +75,21 @@ class SharedNotes:
             await self._read(answer.notes)
             put = again(put, answer)
 
-    def say_refused(self, life: str, error: BadValueError) -> None:
-        """A note cannot be read; once for each life."""
+    async def readable(
+        self, notes: Sequence[tuple[str, str]], unpacked: Callable[[str], Unpacked]
+    ) -> AsyncIterator[tuple[str, Unpacked]]:
+        """(life, what its note says), one after the other; a note that cannot be read is left alone. `unpacked` raises
+        BadValueError for such a one, and runs in a thread."""
+        for life, note in notes:
+            try:
+                told = await asyncio.to_thread(unpacked, note)
+            except BadValueError as error:
+                self._say_refused(life, error)
+            else:
+                yield life, told
+
+    def _say_refused(self, life: str, error: BadValueError) -> None:
+        """Once for each life."""
         if life not in self.refused_lives:
             if len(self.refused_lives) >= _MOST_REFUSED:
                 self.refused_lives.clear()

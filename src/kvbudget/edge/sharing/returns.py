@@ -14,7 +14,6 @@ from kvbudget.edge.bank.returns_note import packed, unpacked
 from kvbudget.edge.bank.store import BankStore
 from kvbudget.edge.sharing.lending import Lending
 from kvbudget.edge.sharing.notes import SharedNotes
-from kvbudget.errors import BadValueError
 from kvbudget.gate.bank.appointments import Word
 
 log = logging.getLogger("kvbudget.ledger")
@@ -55,12 +54,7 @@ class SharedReturns:
         )
 
     async def _read(self, notes: Sequence[tuple[str, str]]) -> None:
-        for life, note in notes:
-            now_ns = self._now_ns()
-            try:
-                words = await asyncio.to_thread(unpacked, note, self._wall_ns() - now_ns)
-            except BadValueError as error:
-                self.notes.say_refused(life, error)
-                continue
+        ahead_ns = self._wall_ns() - self._now_ns()
+        async for life, words in self.notes.readable(notes, lambda note: unpacked(note, ahead_ns)):
             for lending in self._lendings:
                 lending.appointments.hear(life, words.get(lending.pool, Word()), self._now_ns())
