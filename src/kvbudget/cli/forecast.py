@@ -14,7 +14,7 @@ from kvbudget.diagnose.forecast.score import Figures
 from kvbudget.edge.demand_series import DemandSeries, read_demand
 from kvbudget.edge.whole_file import write_whole
 from kvbudget.errors import BadValueError, printable
-from kvbudget.units import any_number, parse_length
+from kvbudget.units import any_number, is_digits, parse_length
 
 SCHEMA = "kvbudget.forecast/1"
 _DEFAULT_COLUMN = "kv_tokens"
@@ -88,7 +88,7 @@ def _capacity(text: str) -> float:
 def _horizon(text: str) -> int:
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
     scale = _MINUTES.get(text[len(digits) :])
-    if scale is None or not (digits.isascii() and digits.isdigit() and len(digits) <= 4):
+    if scale is None or not (is_digits(digits) and len(digits) <= 4):
         raise BadValueError(f"--horizon {printable(text, 40)!r} is no length of time", fix="write 30m, or 1h")
     return int(digits) * scale
 

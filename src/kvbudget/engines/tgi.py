@@ -23,7 +23,7 @@ from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import Attention, Latent, Layer
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import Group, LayerKind
-from kvbudget.units import Blocks, Bytes, Tokens, whole_blocks
+from kvbudget.units import Blocks, Bytes, Tokens, is_digits, whole_blocks
 
 NEWEST = (3, 3)
 _CONCURRENT_REQUESTS = 128  # --max-concurrent-requests
@@ -204,7 +204,7 @@ def _traits_of(version: str) -> _Traits:
     if not version:
         return _ALL[0]
     parts = version.removeprefix("v").split(".")[:2]
-    known = all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts)
+    known = all(is_digits(part) and len(part) <= 3 for part in parts)
     asked = (int(parts[0]), int(parts[1]) if len(parts) > 1 else 99) if known else (-1, -1)
     if len(parts) == 1 and asked[0] == NEWEST[0]:
         asked = NEWEST

@@ -26,7 +26,7 @@ from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.model.layers import Attention, Indexer, Latent, Layer, State
 from kvbudget.model.read import Model
 from kvbudget.pool.groups import Group, LayerKind, Layout
-from kvbudget.units import GIB, Blocks, Bytes, Tokens, blocks_for
+from kvbudget.units import GIB, Blocks, Bytes, Tokens, blocks_for, is_digits
 
 NEWEST = (1, 2)
 _OLDEST = (0, 8)
@@ -208,7 +208,7 @@ def _minor_of(version: str) -> tuple[int, int]:
     if not version:
         return NEWEST
     parts = version.removeprefix("v").split(".")
-    known = len(parts) >= 2 and all(p.isascii() and p.isdigit() and len(p) <= 3 for p in parts[:2])
+    known = len(parts) >= 2 and all(is_digits(p) and len(p) <= 3 for p in parts[:2])
     found = (int(parts[0]), int(parts[1])) if known else (-1, -1)
     if not _OLDEST <= found <= NEWEST:
         raise UnsupportedError(

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
-from kvbudget.units import Blocks, Tokens
+from kvbudget.units import Blocks, Tokens, is_digits
 
 CACHE_CONFIG_INFO = "vllm:cache_config_info"  # gauge, always 1; the facts are its labels
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # 0 to 1, share of num_gpu_blocks - 1; evictable cached blocks are free
@@ -88,7 +88,7 @@ def labels_of_one(labels: Mapping[str, str], engines: int) -> Mapping[str, str]:
     blocks told, or not told at all, the number is taken as it stands.
     """
     texts = [labels.get(name, "") for name in ("num_gpu_blocks", "block_size", "kv_cache_size_tokens")]
-    if engines < 2 or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts):
+    if engines < 2 or not all(is_digits(text) and len(text) < 16 for text in texts):
         return labels
     blocks, block_size, tokens = map(int, texts)
     if blocks % engines or tokens > blocks // engines * block_size:
@@ -115,7 +115,7 @@ def _whole(labels: Mapping[str, str], name: str) -> int | None:
     text = labels.get(name, "").strip()
     if text in _NONE:
         return None
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST)) else -1
+    number = int(text) if is_digits(text) and len(text) <= len(str(_LARGEST)) else -1
     if not 0 <= number <= _LARGEST:
         raise BadValueError(
             f"{CACHE_CONFIG_INFO}: label {name} is {text[:40]!r}, not a whole number", fix="check the engine"

@@ -6,6 +6,7 @@ from kvbudget.planner.request import Finding, Plan
 from kvbudget.report.amounts import gib, parts_of
 from kvbudget.report.contents import MEMORY_CHART, report_of
 from kvbudget.report.section import Section
+from kvbudget.units import is_digits
 
 _BAR_CELLS = 40
 _SPECIAL = frozenset("\\`*[]<>|~&")
@@ -102,7 +103,7 @@ def _plain(text: str) -> str:
     text = " ".join(text.split())
     shown = []
     number, dot, _ = text.partition(". ")
-    if dot and number.isascii() and number.isdigit():  # a list of somebody else's
+    if dot and is_digits(number):  # a list of somebody else's
         text = text[len(number) :]
         shown.append(f"{number}\\")
     for index, character in enumerate(text):

@@ -14,6 +14,7 @@ engine's own benchmark before absolute times are believed; comparisons of polici
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
+from kvbudget.units import is_digits
 
 _NAMES = {"base": "base_ns", "prefill": "prefill_ns", "decode": "decode_ns", "context": "context_ns"}
 _MOST_NS = 3_600 * 10**9
@@ -57,7 +58,7 @@ def parse_step_cost(text: str) -> StepCost:
     given: dict[str, int] = {}
     for item in text.split(","):
         name, _, digits = item.strip().partition(":")
-        if name not in _NAMES or not (digits.isascii() and digits.isdigit()) or len(digits) > 13:
+        if name not in _NAMES or not is_digits(digits) or len(digits) > 13:
             raise BadValueError(
                 f"step-cost: {item[:40]!r} is not one of {', '.join(_NAMES)} with whole nanoseconds",
                 fix="write base:5500000,prefill:50000,decode:20000,context:44",

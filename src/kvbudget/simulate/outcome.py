@@ -7,6 +7,7 @@ from typing import Any, Final
 from kvbudget.simulate.clients import Client, Ending
 from kvbudget.simulate.histogram import Histogram
 from kvbudget.simulate.settings import Slo
+from kvbudget.units import is_digits
 
 SCHEMA = "kvbudget.simulate/1"
 OTHERS = "(others)"  # more tenants or classes than are told apart
@@ -330,7 +331,7 @@ def _tally(tallies: dict[str, Tally], name: str) -> Tally:
 def _in_order(name: str) -> tuple[int, str]:
     """Classes by urgency, tenants by name."""
     number = name.removeprefix("-")
-    return (int(name) if number.isascii() and number.isdigit() and len(number) <= 12 else 0, name)
+    return (int(name) if is_digits(number) and len(number) <= 12 else 0, name)
 
 
 def _rate(tokens: int, elapsed_s: float) -> float:

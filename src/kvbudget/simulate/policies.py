@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.policies import Policy
-from kvbudget.units import decimal_number
+from kvbudget.units import decimal_number, is_digits
 
 NONE = "none"
 ORACLE = "oracle"
@@ -96,7 +96,7 @@ def _with_flag(flags: EngineFlags, name: str, value: str) -> EngineFlags:
         return flags._replace(watermark=checked_watermark(value))
     if name not in _COUNTS:
         raise BadValueError(f"policy: {name[:40]!r} is no engine flag", fix=f"use {', '.join(_COUNTS)} or watermark")
-    if not (value.isascii() and value.isdigit()) or len(value) > 12:
+    if not is_digits(value) or len(value) > 12:
         raise BadValueError(f"policy: {name}={value[:40]} is not a whole number", fix=f"write {name}=64")
     return flags._replace(**{_COUNTS[name]: int(value)})
 

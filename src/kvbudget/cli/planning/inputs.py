@@ -12,7 +12,7 @@ from kvbudget.engines.registry import DEFAULT_ENGINE
 from kvbudget.errors import BadValueError, InputError
 from kvbudget.model.read import Model, model_from_config
 from kvbudget.planner.request import Amount, Finding, PlanRequest, Told
-from kvbudget.units import Bytes, parse_length
+from kvbudget.units import Bytes, is_digits, parse_length
 
 if TYPE_CHECKING:
     from kvbudget.engines.commands.command import Command
@@ -278,7 +278,7 @@ def _object(text: str, flag: str) -> Mapping[str, object]:
 
 def _partition(text: str) -> tuple[int, ...]:
     parts = text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() and len(part) < 8 for part in parts):
+    if not all(is_digits(part.strip()) and len(part) < 8 for part in parts):
         raise BadValueError(
             f"--pp-layer-partition: {text[:40]!r} is not a list of layers", fix="one number for each stage: 16,32"
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from kvbudget.edge.traces.azure import MAX_LENGTH_TOKENS
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
-from kvbudget.units import Tokens
+from kvbudget.units import Tokens, is_digits
 
 _PROMPT = ("prompt_tokens", "input_tokens", "prompt", "input", "input_length", "num_prompt_tokens", "prompt_length")
 _OUTPUT = (
@@ -87,6 +87,6 @@ def _first_of(wanted: tuple[str, ...], names: list[str]) -> int:
 def _count(text: str, name: str, where: str) -> Tokens:
     """A whole number, also as `374.0`, which data frames write."""
     digits = text.strip().removesuffix(".0")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10 and int(digits) <= MAX_LENGTH_TOKENS):
+    if not (is_digits(digits) and len(digits) <= 10 and int(digits) <= MAX_LENGTH_TOKENS):
         raise BadValueError(f"{where}: {name} {text.strip()[:40]!r} is not a count of tokens", fix="repair this row")
     return Tokens(int(digits))

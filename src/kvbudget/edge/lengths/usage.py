@@ -5,9 +5,9 @@ output_tokens), gateways' own (prompt_tokens, output_tokens), and traces without
 The counts lie at the top, or inside usage, response, response.usage or body.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
+from kvbudget.edge.json_rows import json_rows
 from kvbudget.edge.traces.azure import MAX_LENGTH_TOKENS
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
@@ -27,7 +27,7 @@ def requests_from_usage(lines: Iterable[str], source: str) -> Workload:
     requests: list[tuple[Tokens, Tokens]] = []
     moments: list[float | None] = []
     skipped = 0
-    for where, row in _rows(lines, source):
+    for where, row in json_rows(lines, source, "line"):
         counts = _counts(row, where)
         if counts is None:
             skipped += 1
@@ -45,20 +45,6 @@ def requests_from_usage(lines: Iterable[str], source: str) -> Workload:
     order = sorted(range(len(requests)), key=lambda at: known[at])
     start = known[order[0]] if order else 0.0
     return Workload(tuple(requests[at] for at in order), "trace", source, tuple(known[at] - start for at in order))
-
-
-def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{source}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadValueError(f"{where}: not JSON ({str(error)[:100]})", fix="repair this line") from None
-        if not isinstance(row, dict):
-            raise BadValueError(f"{where}: not a JSON object", fix="repair this line")
-        yield where, row
 
 
 def _counts(row: Mapping[str, object], where: str, depth: int = 0) -> tuple[Tokens, Tokens] | None:

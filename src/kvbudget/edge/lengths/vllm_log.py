@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kvbudget.errors import BadValueError
 from kvbudget.planner.workload.mix import Workload
-from kvbudget.units import Tokens
+from kvbudget.units import Tokens, is_digits
 
 _REQUEST, _RECEIVED, _GENERATED = "Request ", "Received request ", "Generated response "
 MARKS = (_RECEIVED, _GENERATED, "prompt_token_ids: [")
@@ -77,4 +77,4 @@ def _listed(line: str, opening: str) -> int | None:
 def _after(line: str, opening: str) -> int | None:
     at = line.rfind(opening)
     digits = line[at + len(opening) :].partition(",")[0].strip() if at >= 0 else ""
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else None
+    return int(digits) if is_digits(digits) and len(digits) <= 10 else None

@@ -58,7 +58,7 @@ def azure_columns(lines: Iterable[str], source: str) -> Columns:
             if output not in lengths:
                 lengths[output] = _tokens(f"{source}:{rows.line_num}: GeneratedTokens", output)
             fraction = stamp[_TO_FRACTION:]
-            if stamp[:_TO_FRACTION] == second and fraction.isdigit() and fraction.isascii() and len(fraction) <= 9:
+            if stamp[:_TO_FRACTION] == second and is_digits(fraction) and len(fraction) <= 9:
                 moment = start_ns + int(fraction) * _NS[len(fraction)]
             else:
                 moment = _moment_ns(f"{source}:{rows.line_num}", stamp, minutes)
@@ -74,7 +74,7 @@ def azure_columns(lines: Iterable[str], source: str) -> Columns:
 
 def _tokens(what: str, text: str) -> int:
     text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_LENGTH_TOKENS):
+    if not (is_digits(text) and len(text) <= 10 and int(text) <= MAX_LENGTH_TOKENS):
         raise BadValueError(f"{what} {text[:40]!r} is not a count of tokens", fix="repair this row")
     return int(text)
 
@@ -94,7 +94,7 @@ def _plain_ns(seconds: str) -> int:
     """Nanoseconds of `46.6805900` without a zone, -1 for anything else."""
     whole, dot, fraction = seconds.partition(".")
     digits = whole + fraction
-    if len(whole) != 2 or whole > "59" or len(fraction) > 9 or not (digits.isascii() and digits.isdigit()):
+    if len(whole) != 2 or whole > "59" or len(fraction) > 9 or not is_digits(digits):
         return -1
     return -1 if dot and not fraction else int(whole + fraction.ljust(9, "0"))
 

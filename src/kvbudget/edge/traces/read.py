@@ -13,7 +13,6 @@ Arrivals are counted from the first request. Every row is used or the file is re
 read gives a load that nobody meant.
 """
 
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 from kvbudget.edge.given_file import given_lines, utf8_only
+from kvbudget.edge.json_rows import json_rows
 from kvbudget.edge.traces.azure import COLUMNS, MAX_LENGTH_TOKENS, azure_columns
 from kvbudget.edge.traces.gate_log import SIGN, logged_requests
 from kvbudget.errors import BadValueError
@@ -205,7 +205,7 @@ def _azure(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
 
 
 def _mooncake(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
-    for where, row in _json_rows(lines, source):
+    for where, row in json_rows(lines, source, "row"):
         yield _request(
             where,
             arrival_ns=_time_ns(where, "timestamp", row, 1_000_000),
@@ -216,7 +216,7 @@ def _mooncake(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
 
 
 def _own(lines: Iterable[str], source: str, *, as_load: bool = False) -> Iterator[TraceRequest]:
-    for where, row in _json_rows(lines, source):
+    for where, row in json_rows(lines, source, "row"):
         if as_load:
             _check_as_load(where, row)
         tenant = row.get("tenant", DEFAULT_TENANT)
@@ -237,7 +237,7 @@ def _own(lines: Iterable[str], source: str, *, as_load: bool = False) -> Iterato
 
 
 def _gate_log(lines: Iterable[str], source: str) -> Iterator[TraceRequest]:
-    for one in logged_requests(_json_rows(lines, source)):
+    for one in logged_requests(json_rows(lines, source, "row")):
         yield _request(
             one.where,
             arrival_ns=one.arrival_ns,
@@ -299,20 +299,6 @@ def _request(
         declared is not None,
         priority,
     )
-
-
-def _json_rows(lines: Iterable[str], source: str) -> Iterator[tuple[str, dict[str, object]]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{source}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadValueError(f"{where}: not JSON ({str(error)[:100]})", fix="repair this row") from None
-        if not isinstance(row, dict):
-            raise BadValueError(f"{where}: not a JSON object", fix="repair this row")
-        yield where, row
 
 
 def _length(where: str, name: str, row: dict[str, object]) -> int:

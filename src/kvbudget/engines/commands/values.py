@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kvbudget.engines.commands.command import shown
 from kvbudget.errors import BadValueError
+from kvbudget.units import is_digits
 
 Parser = Callable[[str, str], object]
 
@@ -30,7 +31,7 @@ def text(_flag: str, value: str) -> str:
 def whole(flag: str, value: str) -> int:
     """A whole number, 0 or more."""
     digits = value.strip().removeprefix("+").replace("_", "")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or int(digits) > _LARGEST:
+    if not is_digits(digits) or len(digits) > 18 or int(digits) > _LARGEST:
         raise BadValueError(f"{flag}: {shown(value)!r} is not a whole number", fix="correct it in the command")
     return int(digits)
 

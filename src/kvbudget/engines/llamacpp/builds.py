@@ -6,6 +6,7 @@ Numbers are those of the releases of the days when the named pull requests were 
 from typing import NamedTuple
 
 from kvbudget.errors import UnsupportedError
+from kvbudget.units import is_digits
 
 OLDEST, LATEST = 1500, 19999  # no later build is known; what is newer than b10000 is planned as if it were that
 
@@ -40,7 +41,7 @@ def build_of(version: str) -> Build:
     if not version:
         return _PRESENT
     digits = version.removeprefix("b")
-    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 6 else -1
+    number = int(digits) if is_digits(digits) and len(digits) <= 6 else -1
     if not OLDEST <= number <= LATEST:
         raise UnsupportedError(
             f"--engine llamacpp@{version[:20]}: its cache is not known; known are builds b{OLDEST} to b{LATEST}",

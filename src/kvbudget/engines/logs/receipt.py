@@ -126,7 +126,7 @@ def size(number: str, unit: str) -> int | None:
 def count(text: str) -> int | None:
     """A whole number, with or without thousands separators; None for what is none or beyond any machine."""
     digits = text.replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+    if not is_digits(digits) or len(digits) > 18:
         return None
     return min(int(digits), _LARGEST)
 
@@ -135,12 +135,8 @@ def version_pair(text: str) -> tuple[int, int] | None:
     """(major, minor) of `0.32.0+cpu` or `v0.6.4.post1`; None for what is no version."""
     major, _, rest = text.removeprefix("v").partition(".")
     minor = rest.partition(".")[0]
-    digits = "".join(c for c in minor if c.isascii() and c.isdigit()) if minor[:1].isdigit() else ""
-    return (
-        (int(major), int(digits))
-        if major.isascii() and major.isdigit() and digits and len(major + digits) < 12
-        else None
-    )
+    digits = "".join(c for c in minor if is_digits(c)) if minor[:1].isdigit() else ""
+    return (int(major), int(digits)) if is_digits(major) and digits and len(major + digits) < 12 else None
 
 
 def receipt_document(receipt: Receipt) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from kvbudget.engines.metrics.span import ROUNDING, Labels, Scrape, Span, share
 from kvbudget.engines.readings import EngineReading, Sample, Sums, pool_of_tokens, within
 from kvbudget.engines.window import Counts, EngineWindow, Gauges, Limits
-from kvbudget.units import Tokens
+from kvbudget.units import Tokens, is_digits
 
 USAGE = "sglang:token_usage"  # 0 to 1, evictable tokens are free; the larger of full and sliding
 RUNNING = "sglang:num_running_reqs"
@@ -239,7 +239,7 @@ def _page_size(sums: Sums) -> int | None:
     """`sglang:cache_config_info` of 2026 has it as a label."""
     for sample in sums.samples("sglang:cache_config_info"):
         text = sample.labels.get("page_size", "")
-        if text.isascii() and text.isdigit() and 0 < len(text) < 10:
+        if is_digits(text) and 0 < len(text) < 10:
             return int(text) or None
     return None
 

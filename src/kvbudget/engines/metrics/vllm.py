@@ -24,7 +24,7 @@ from kvbudget.engines.vllm_metrics import (
 )
 from kvbudget.engines.window import Counts, EngineWindow, Gauges, Limits
 from kvbudget.errors import BadValueError
-from kvbudget.units import Blocks, Tokens
+from kvbudget.units import Blocks, Tokens, is_digits
 
 READ_BY_GATE = (
     CACHE_CONFIG_INFO, KV_CACHE_USAGE, OLD_KV_CACHE_USAGE, NUM_DRAFTS, NUM_PREEMPTIONS, NUM_REQUESTS_RUNNING,
@@ -179,7 +179,7 @@ def _pool(span: Span) -> tuple[EnginePool | None, dict[str, int], list[str]]:
             notes.append(error.message)
             continue
         told = {name: sample.labels.get(name, "") for name in _BLOCK_LABELS}
-        sizes = {name: int(text) for name, text in told.items() if text.isascii() and text.isdigit() and len(text) < 10}
+        sizes = {name: int(text) for name, text in told.items() if is_digits(text) and len(text) < 10}
         blocks = {name: size for name, size in sizes.items() if size}
     return found, blocks, notes if found is None else []
 

@@ -6,6 +6,7 @@
 from typing import NamedTuple
 
 from kvbudget.errors import UnsupportedError
+from kvbudget.units import is_digits
 
 Version = tuple[int, int, int]
 NEWEST: Version = (0, 5, 23)
@@ -31,7 +32,7 @@ def version_of(text: str) -> Version:
     if not text:
         return NEWEST
     parts = text.removeprefix("v").split(".")
-    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) <= 3 else -1 for part in parts[:3]]
+    numbers = [int(part) if is_digits(part) and len(part) <= 3 else -1 for part in parts[:3]]
     if len(numbers) == 2:
         numbers.append(NEWEST[2] if numbers == [0, 5] else _NEWEST_PATCH)
     found = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else (-1, -1, -1)

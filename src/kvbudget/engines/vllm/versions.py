@@ -8,6 +8,7 @@ trait); what is older rests on public start-up logs and issues of vllm-project/v
 from typing import NamedTuple
 
 from kvbudget.errors import UnsupportedError
+from kvbudget.units import is_digits
 
 NEWEST = (0, 32)
 _NEWEST_PATCH = 999  # "0.20" is the last patch of 0.20
@@ -104,4 +105,4 @@ def _numbers(version: str) -> tuple[int, int, int] | None:
 
 
 def _plain(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 3
+    return is_digits(text) and len(text) <= 3

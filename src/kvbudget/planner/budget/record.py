@@ -14,7 +14,7 @@ from kvbudget.planner.document import plan_json
 from kvbudget.planner.request import Plan, Told
 from kvbudget.planner.workload.margin import parse_margin
 from kvbudget.pool.groups import Group, LayerKind, Layout
-from kvbudget.units import GIB, format_size
+from kvbudget.units import GIB, format_size, is_digits
 
 SCHEMA = "kvbudget.budget/1"
 Document = dict[str, object]
@@ -163,7 +163,7 @@ def told_by(document: Mapping[str, object]) -> tuple[Told, ...]:
         weights, pool, length = table.get("weights_bytes"), table.get("kv_bytes"), table.get("max_model_len")
         rest = weights + pool if isinstance(weights, int) and isinstance(pool, int) else None
         version = str(table.get("version", "")).split(".")[:2]
-        if table.get("engine") != "vllm" or not all(part.isascii() and part.isdigit() for part in version):
+        if table.get("engine") != "vllm" or not all(is_digits(part) for part in version):
             continue
         if len(version) == 2 and (sizes or rest is not None):
             numbers = int(version[0][:4]), int(version[1][:4])

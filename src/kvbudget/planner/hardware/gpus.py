@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvbudget.errors import BadValueError, UnsupportedError
 from kvbudget.planner.hardware.gpu_table import ROWS, SLICES, SPELLINGS, Row
-from kvbudget.units import GIB, Bytes
+from kvbudget.units import GIB, Bytes, is_digits
 
 MEASURED, ESTIMATED = "measured", "estimated"
 _MAKERS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "intel", "habana", "apple")
@@ -87,7 +87,7 @@ def gpus_named(text: str) -> tuple[Gpu, int | None]:
     gpu = _slice(key, profile, text) if profile else GPUS[key]
     for part in parts:
         word = part.strip().lower()
-        if not (word.isascii() and word.isdigit()):
+        if not is_digits(word):
             gpu = _slice(key, word, text)
         elif count is not None:
             raise BadValueError(f"--gpu {text[:60]!r}: two counts", fix="write h100:8")
@@ -100,10 +100,10 @@ def _uncounted(name: str, text: str) -> tuple[str, int | None]:
     """(name, count) of `2xH100`, `8 x h100`, `h100 x8`, `h100*8`. Behind a mark it must be a card's: `rtx4090`."""
     for mark in _TIMES:
         before, times, after = (part.strip() for part in name.partition(mark))
-        if times and after and before.isascii() and before.isdigit():
+        if times and after and is_digits(before):
             return after, _count(before, text)
         before, times, after = (part.strip() for part in name.rpartition(mark))
-        if times and after.isascii() and after.isdigit() and _known(before):
+        if times and is_digits(after) and _known(before):
             return before, _count(after, text)
     return name, None
 

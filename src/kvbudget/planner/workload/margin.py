@@ -4,7 +4,7 @@ from math import ceil
 from typing import NamedTuple
 
 from kvbudget.errors import BadValueError
-from kvbudget.units import Blocks
+from kvbudget.units import Blocks, is_digits
 
 
 class Margin(NamedTuple):
@@ -24,12 +24,12 @@ NO_MARGIN = Margin()
 def parse_margin(text: str) -> Margin:
     """Read `5%`, `0.05` (shares) or `512` (blocks). Raises BadValueError; a share is at least 0 and below 1."""
     number = text.strip()
-    if number.isascii() and number.isdigit() and len(number) <= 12:
+    if is_digits(number) and len(number) <= 12:
         return Margin(blocks=Blocks(int(number)))
     percent = number.endswith("%")
     whole, _, fraction = number.removesuffix("%").strip().partition(".")
     digits = (whole or "0") + fraction
-    if digits.isascii() and digits.isdigit() and len(digits) <= 12 and (whole or fraction):
+    if is_digits(digits) and len(digits) <= 12 and (whole or fraction):
         share = int(digits) / 10 ** len(fraction) / (100 if percent else 1)
         if share < 1:
             return Margin(fraction=share)
