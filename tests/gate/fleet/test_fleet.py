@@ -336,6 +336,18 @@ def test_who_is_at_its_own_limit_does_not_go_where_others_made_room(make_fleet: 
     assert scene.push(finished("a"))[0].startswith("e>")
 
 
+def test_who_waited_for_its_own_limit_goes_to_any_that_has_room(make_fleet: Make) -> None:
+    """What ends at one instance leaves room within the limit, not only there and where the other one waits."""
+    a, b = MemberOptions(models=frozenset("a")), MemberOptions(models=frozenset("b"))
+    gate = {"tenants": {"t": TenantLimits(max_blocks=Blocks(4))}}
+    scene = make_fleet(gate=gate, x=(8, None, a), y=(4, None, b), z=(0, None, b))
+    assert scene.arrive("first", 48, 16, tenant="t", model="a") == ["first>x"]
+    assert scene.arrive("other", 48, 16, model="b") == ["other>y"]
+    assert scene.arrive("waits", 48, 16, tenant="t", model="b") == ["waits..y"]
+    assert scene.up("z", 8) == []
+    assert scene.push(finished("first")) == ["waits>z"]
+
+
 def test_many_go_at_once_and_the_rest_soon_after(make_fleet: Make) -> None:
     scene = make_fleet(gate={"queue_tokens": 10**6}, x=(4,), y=(0,))
     scene.arrive("a", 48, 16)

@@ -133,7 +133,7 @@ class Fleet:
                 member.circuit.withdrawn(event.request_id)  # on trial there, it was sent elsewhere, or nowhere
                 self._places.pop(event.request_id).over()
                 if self.waiting:
-                    commands += self._look_at_limits(member, now_ns) + self._move(member, now_ns)
+                    commands += self._after_end(member, now_ns)
                 return commands
             if self._recheck_ns is None and self.waiting:
                 self._recheck_ns = now_ns + RECHECK_NS  # its progress may have made room for who waits elsewhere
@@ -215,14 +215,16 @@ class Fleet:
         self._recheck_ns = now_ns + RECHECK_NS
         return commands
 
-    def _look_at_limits(self, member: Member, now_ns: int) -> list[Command]:
-        """A tenant's own limits are of all instances, so what ends at one may let another one go elsewhere."""
+    def _after_end(self, member: Member, now_ns: int) -> list[Command]:
+        """Somebody waits, and one has ended at an instance: that has room now. A tenant's own limits are of all
+        instances, so where there are any, who waits may go where it waits, and to any that has room."""
+        if member.gate.fairness.limits is None:
+            return self._move(member, now_ns)
         commands: list[Command] = []
-        if member.gate.fairness.limits is not None:
-            for other in self.members:
-                if other is not member:
-                    commands += self._taken(other, other.gate.look(now_ns), now_ns)
-        return commands
+        for other in self.members:
+            if other is not member:
+                commands += self._taken(other, other.gate.look(now_ns), now_ns)
+        return commands + self._move(None, now_ns)
 
     def _take_away(self, member: Member, request_id: str, now_ns: int) -> list[Command]:
         """From the queue of an instance."""
