@@ -250,7 +250,11 @@ def error_codes() -> str:
     lines += ['`{"error", "error_type"}`. Statuses and headers are the same in all of them.', ""]
     lines += ["| code | type |", "|---|---|"]
     lines += [f"| `{code}` | `{kind}` |" for code, kind in sorted(ERROR_TYPES.items())]
-    lines += ["", "From the HTTP layer, before a request is whole (the connection is closed after the answer):", ""]
+    lines += [
+        "",
+        "From the HTTP layer, before a request is whole (the connection is closed after the answer); in the form",
+    ]
+    lines += ["of its path's API where the path has come, else in OpenAI's:", ""]
     lines += ["| status | code |", "|---|---|"]
     lines += [
         f"| {status} | `{code}` |" for code, status in sorted(DATA_PLANE_CODES.items(), key=lambda item: item[::-1])

@@ -11,7 +11,7 @@ import h11
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import HeadError, parse_request_head
 from kvbudget.edge.http.limits import ServerLimits
-from kvbudget.edge.http.messages import openai_error_body
+from kvbudget.edge.http.refused import openai_answer
 from kvbudget.edge.http.server import HttpServer
 
 BODY = b"5\r\nhello\r\n0\r\n\r\n"
@@ -300,7 +300,7 @@ def connection_by_us(wire: bytes, cuts: list[int]) -> Read:
         requests.append((exchange.method, exchange.target, exchange.http_1_1, exchange.headers, exchange.body))
         exchange.respond(200, [], b"")
 
-    server = HttpServer(app, ServerLimits(), openai_error_body, cast(asyncio.AbstractEventLoop, loop))
+    server = HttpServer(app, ServerLimits(), openai_answer, cast(asyncio.AbstractEventLoop, loop))
     connection, transport = server.new_connection(), _Wire()
     connection.connection_made(transport)
     start = 0

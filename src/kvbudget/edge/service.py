@@ -28,7 +28,6 @@ from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.instances.vocabularies import counter_of_all, counters_of, heed_contexts, heed_model
 from kvbudget.edge.learned_file import LearnedFile
 from kvbudget.edge.metrics import GateMetrics
-from kvbudget.edge.openai.errors import error_body
 from kvbudget.edge.request.answers import Refuser
 from kvbudget.edge.request.gateway import Gateway
 from kvbudget.edge.request.identity import Identities
@@ -212,8 +211,7 @@ class GateService:
                 settings.host,
                 settings.port,
                 settings.server_limits,
-                on_error=lambda status, code, message: error_body(message, None, None, code),
-                error_headers=self.reception.unread,
+                error_answer=self.reception.unread,
                 tls=None if self._tls is None else self._tls.context,
                 trusted=Trusted(settings.proxy_protocol) if settings.proxy_protocol else None,
                 shared=self.worker is not None,

@@ -1,6 +1,7 @@
 """Behind Envoy as without it: every refusal tells that nothing is promised, the time in the queue, the room."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,28 @@ def test_every_refusal_tells_them(stage: Play) -> None:
         await stage.empty()
 
     stage(scene, serve={"tokenizer": "engine"}, limits=ServerLimits(body_bytes=200_000), queue_requests=0)
+
+
+def test_an_error_before_the_body_is_whole_has_the_form_of_its_api(stage: Play) -> None:
+    async def scene(stage: Any) -> None:
+        for path in ("/v1/messages", "/generate", "/v1/completions"):
+            large = stage.plane.stream()
+            await large.say(request_headers(path, request_mode=BodyMode.FULL_DUPLEX))
+            await large.say(request_body(b"x" * 60_000, ends=False))
+            answer = await large.hear()
+            refused(answer, 413)
+            told, headers = json.loads(answer.immediate_response.body), headers_set(answer)
+            assert headers["x-should-retry"] == "false"
+            if path == "/v1/messages":
+                assert told["error"]["type"] == "request_too_large"
+                assert told["request_id"] == headers["request-id"] == headers["x-request-id"]
+            else:
+                assert ("error_type" in told) is (path == "/generate")
+                assert "request-id" not in headers
+            await large.hang_up()
+        await stage.empty()
+
+    stage(scene, limits=ServerLimits(body_bytes=50_000))
 
 
 def test_who_envoy_waits_for_no_longer_is_told_how_long_that_was(stage: Play) -> None:

@@ -1,7 +1,6 @@
 """Heads on the wire."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,10 @@ import pytest
 import kvbudget.edge.http.messages
 from kvbudget.edge.http.messages import (
     DATA_PLANE_CODES,
-    closing_answer,
     end_to_end,
     has_no_body,
-    openai_error_body,
     serialise_request_head,
     serialise_response_head,
-    soon,
     status_phrase,
 )
 
@@ -65,15 +61,7 @@ def test_which_answers_end_with_their_head() -> None:
     assert [status for status in (100, 199, 200, 204, 205, 304, 404) if has_no_body(status)] == [100, 199, 204, 304]
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(400, "invalid_request_error"), (429, "rate_limit_error"), (503, "server_error")]
-)
-def test_errors_have_the_form_that_openai_clients_read(status: int, kind: str) -> None:
-    error = {"message": "m", "type": kind, "param": None, "code": "c"}
-    assert json.loads(openai_error_body(status, "c", "m")) == {"error": error}
-
-
-_SAYS_A_CODE = {"HeadError", "fail", "error_body", "_break_off"}
+_SAYS_A_CODE = {"HeadError", "fail", "error_answer", "_break_off"}
 
 
 def _codes_said(source: str) -> set[str]:
@@ -116,8 +104,3 @@ def test_the_status_of_a_code_is_the_one_in_the_table() -> None:
                     and isinstance(status.value, int)
                 ):
                     assert DATA_PLANE_CODES[code.value] == status.value, path.name  # type: ignore[index]
-
-
-def test_who_is_turned_away_for_now_is_told_when_to_come_back() -> None:
-    assert b"retry-after: 1\r\n" in closing_answer(503, b"{}", soon(503))
-    assert b"retry-after" not in closing_answer(400, b"{}", soon(400))

@@ -9,6 +9,8 @@ import h11
 
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits
+from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.refused import Asked
 
 Run = Callable[[Callable[[Any], Any]], None]
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -164,10 +166,10 @@ def test_an_app_that_fails_gives_500_and_the_connection_lives(run: Run) -> None:
                 exchange.respond(200, [], b"ok")
             raise RuntimeError("broken app")
 
-        def on_error(status: int, code: str, message: str) -> bytes:
-            return f"{status} {code}".encode()
+        def error_answer(status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
+            return [], f"{status} {code}".encode()
 
-        server = await net.serve(app, on_error=on_error)
+        server = await net.serve(app, error_answer=error_answer)
         client = await net.client(server)
         for path, expected in (
             (b"/", b"500 internal_error"),

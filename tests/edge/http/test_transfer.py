@@ -1,10 +1,11 @@
 import asyncio
 from typing import Any, cast
 
-from kvbudget.edge.http.exchange import ErrorForm, Exchange
+from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import parse_request_head
 from kvbudget.edge.http.limits import UpstreamLimits
 from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.refused import Asked
 from kvbudget.edge.http.relay import Relay, RelayEnd
 from kvbudget.edge.http.transfer import Claim, Origin
 
@@ -28,10 +29,7 @@ class Client:
     def body_released(self, size_bytes: int) -> None:
         raise AssertionError
 
-    def error_body(self, status: int, code: str, message: str) -> bytes:
-        raise AssertionError
-
-    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
+    def error_answer(self, status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
         raise AssertionError
 
 

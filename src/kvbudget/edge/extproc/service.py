@@ -61,7 +61,7 @@ class ExtProcService(GateService):
             app=reception.app,
             refuser=gateway.refuser,
             request_id=reception.identities.request_id_of,
-            error_headers=reception.unread,
+            error_answer=reception.unread,
             endpoints=self.endpoints,
             limits=settings.server_limits,
             now_ns=time.monotonic_ns,

@@ -21,18 +21,17 @@ from kvbudget.edge.extproc.handover import Handed
 from kvbudget.edge.extproc.heard import ProtocolError, Start, answer_of, parsed, start_of
 from kvbudget.edge.extproc.told import Changes
 from kvbudget.edge.extproc.wire import BodyMode
-from kvbudget.edge.http.exchange import ErrorForm, ErrorHeaders, Exchange
+from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import RequestHead
 from kvbudget.edge.http.limits import ServerLimits
 from kvbudget.edge.http.messages import Headers
-from kvbudget.edge.openai.errors import error_body
+from kvbudget.edge.http.refused import NOTHING_ASKED, Asked, ErrorAnswer
 from kvbudget.edge.request.answers import Refuser
 from kvbudget.edge.request.paths import CHARGED, COUNT_TOKENS
 from kvbudget.gate.refusing.refusals import Refusal
 
 log = logging.getLogger("kvbudget.extproc")
 
-_JSON: Final = (b"content-type", b"application/json")
 _IN_TIME_S: Final = 0.25  # before Envoy's own time is up, we refuse: a 504 of Envoy's tells no client when to come back
 _COUNTED_BYTES: Final = 65536  # smaller bodies are not counted, as in the data plane
 _WHOLE: Final = (BodyMode.BUFFERED, BodyMode.FULL_DUPLEX)
@@ -76,7 +75,7 @@ class Processor:
     app: Callable[[Exchange], None]
     refuser: Refuser
     request_id: Callable[[Exchange], bytes]
-    error_headers: ErrorHeaders
+    error_answer: ErrorAnswer
     endpoints: Endpoints
     limits: ServerLimits
     now_ns: Callable[[], int]
@@ -346,8 +345,10 @@ class Stream:
 
     def _answer(self, status: int, code: str, message: str) -> None:
         """An error before there is an exchange."""
-        own = self.error_headers(status, [] if self._start is None else self._start.headers, None)
-        self.refuse(status, [_JSON, *own], self.error_body(status, code, message))
+        start = self._start
+        asked = NOTHING_ASKED if start is None else Asked(start.method, start.target, start.headers)
+        headers, body = self.error_answer(status, code, message, asked)
+        self.refuse(status, headers, body)
 
     def _withdraw(self) -> None:
         """Nobody waits for its answer any more."""
@@ -381,13 +382,9 @@ class Stream:
     def body_released(self, size_bytes: int) -> None:
         """Counted here, not by the exchange."""
 
-    def error_body(self, status: int, code: str, message: str) -> bytes:
-        """In OpenAI's form."""
-        return error_body(message, None, None, code)
-
-    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
+    def error_answer(self, status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
         """As of the data plane."""
-        return self._processor.error_headers(status, asked, errors)
+        return self._processor.error_answer(status, code, message, asked)
 
     def cut(self, reset: bool) -> None:
         """For what Envoy carries: its engine is lost, or we go; then what has begun may go on without us."""

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 from kvbudget.edge.http.body import BodyReader, overloaded, too_large
-from kvbudget.edge.http.exchange import ErrorForm, Exchange
+from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.heads import (
     HEAD_END,
     HeadError,
@@ -22,8 +22,9 @@ from kvbudget.edge.http.heads import (
     parse_request_head,
     strip_empty_lines,
 )
-from kvbudget.edge.http.messages import Headers, closing_answer
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.http.peers import ProxyHeaderError, has_left, peer_of, read_proxy_header
+from kvbudget.edge.http.refused import NOTHING_ASKED, Asked, begun_request, closing_answer
 
 if TYPE_CHECKING:
     from kvbudget.edge.http.server import HttpServer
@@ -120,8 +121,9 @@ class ClientConnection:
         """Counts itself in, or says that there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if not self._server.admit(self):
-            body = self.error_body(503, "too_many_connections", "too many open connections; try again later")
-            self._transport.write(closing_answer(503, body, self.error_headers(503, [], None)))
+            told = "too many open connections; try again later"
+            headers, body = self.error_answer(503, "too_many_connections", told, NOTHING_ASKED)
+            self._transport.write(closing_answer(503, headers, body))
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
@@ -265,9 +267,9 @@ class ClientConnection:
         limits = self._server.limits
         self._empty_lines = 0
         if length > limits.body_bytes:
-            raise _asked_by(head, too_large(limits.body_bytes))
+            raise too_large(limits.body_bytes)
         if length >= ACCOUNTED_BYTES and not self._server.fits(length):
-            raise _asked_by(head, overloaded())
+            raise overloaded()
         if not head.chunked and len(buffer) - end >= length:  # one read, one request: the usual case
             self._buffer = buffer[end + length :]
             self._dispatch(head, buffer[end : end + length])
@@ -368,13 +370,9 @@ class ClientConnection:
         """A counted body is not held any more."""
         self._server.hold(-size_bytes)
 
-    def error_body(self, status: int, code: str, message: str) -> bytes:
-        """The body of an error that we answer by ourselves."""
-        return self._server.on_error(status, code, message)
-
-    def error_headers(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
-        """Headers of the same."""
-        return self._server.error_headers(status, asked, errors)
+    def error_answer(self, status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
+        """Headers and body of an error that we answer by ourselves."""
+        return self._server.error_answer(status, code, message, asked)
 
     # Ending.
 
@@ -387,11 +385,12 @@ class ClientConnection:
 
     def _refuse(self, error: HeadError) -> None:
         """Answers a request that never reached the app, and closes."""
-        asked = error.asked if self._body is None else self._body.head.headers
+        head = None if self._body is None else self._body.head
+        asked = begun_request(self._buffer) if head is None else Asked(head.method, head.target, head.headers)
         self._drop_body()
         self._buffer = b""
-        body = self.error_body(error.status, error.code, error.message)
-        self.send(closing_answer(error.status, body, self.error_headers(error.status, asked, None)))
+        headers, body = self.error_answer(error.status, error.code, error.message, asked)
+        self.send(closing_answer(error.status, headers, body, asked.method))
         self._linger()
 
     def _close(self) -> None:
@@ -454,9 +453,3 @@ class ClientConnection:
         """Closes now; whoever waits for the answer hears that the client is gone."""
         self._left()
         self._transport.abort()
-
-
-def _asked_by(head: RequestHead, error: HeadError) -> HeadError:
-    """The same, for whoever answers it: a client finds its own request id."""
-    error.asked = head.headers
-    return error

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from kvbudget.edge.http.heads import Framing, RequestHead
 from kvbudget.edge.http.messages import Headers, has_no_body, serialise_response_head
+from kvbudget.edge.http.refused import Asked
 from kvbudget.edge.http.repeats import KnownRequest
 
 _LOG: Final = logging.getLogger("kvbudget.http")
@@ -52,11 +53,8 @@ class Carrier(Protocol):
     def body_released(self, size_bytes: int) -> None:
         """A body that was counted is not held any more."""
 
-    def error_body(self, status: int, code: str, message: str) -> bytes:
-        """The body of an error that we answer by ourselves."""
-
-    def error_headers(self, status: int, asked: Headers, errors: "ErrorForm | None") -> Headers:
-        """Headers of the same. `asked`: the request's, none where it had no head; `errors`: the form of the error."""
+    def error_answer(self, status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
+        """Headers and body of an error that we answer by ourselves."""
 
 
 class ErrorForm(Protocol):
@@ -67,10 +65,6 @@ class ErrorForm(Protocol):
 
     def event(self, code: str, message: str) -> bytes:
         """The server-sent event that ends a stream which cannot be completed."""
-
-
-ErrorHeaders = Callable[[int, Headers, ErrorForm | None], Headers]
-"""(status, the request's headers, form of the error) -> headers of an error that the data plane answers by itself."""
 
 
 class Exchange:
@@ -186,10 +180,9 @@ class Exchange:
     def fail(self, status: int, code: str, message: str) -> None:
         """Answers with an error of the data plane when an answer can still be given."""
         if self.open:
-            form = self.errors
-            body = self.carrier.error_body(status, code, message) if form is None else form.body(status, code, message)
-            own = self.carrier.error_headers(status, self.headers, form)
-            self.respond(status, [(b"content-type", b"application/json"), *own], body)
+            asked = Asked(self.method, self.target, self.headers)
+            headers, body = self.carrier.error_answer(status, code, message, asked)
+            self.respond(status, headers, body)
 
     # What follows is for a relay.
 

@@ -39,7 +39,6 @@ class HeadError(Exception):
         self.status = status
         self.code = code
         self.message = message
-        self.asked: Headers = []  # of a head that was read before it was refused
 
 
 class Framing(enum.Enum):

@@ -1,15 +1,11 @@
 """Decides how heads of HTTP/1.1 messages look on the wire and which headers may cross a proxy."""
 
 import http
-import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 """Names lower-cased, values without surrounding blanks, in the order of the wire."""
-
-ErrorBody = Callable[[int, str, str], bytes]
-"""(status, code, message) -> the JSON body of an error that the data plane answers by itself."""
 
 # RFC 9110, 7.6.1: they speak about one connection. Proxy-Authenticate/-Authorization are meant for the next hop only.
 HOP_BY_HOP: Final = frozenset(
@@ -81,15 +77,8 @@ _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 _KEEP_ALIVE_OPTION: Final = frozenset({b"keep-alive"})
 _join_field = b": ".join
 _CR, _LF, _BLANK = b"\r\n "
-_RETRY_AFTER: Final = (b"retry-after", b"1")
 _PHRASES: Final = {int(status): status.phrase.encode() for status in http.HTTPStatus}
 _STATUS_LINES: Final = {code: b"HTTP/1.1 %d %s" % (code, phrase) for code, phrase in _PHRASES.items()}
-_TYPE_OF_STATUS: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
 
 
 def status_phrase(status: int) -> bytes:
@@ -170,25 +159,3 @@ def check_lines(own: OwnLines) -> bytes:
     if lines.count(_LF) != ends or lines.count(_CR) != ends or 0 in lines:
         raise ValueError("a header holds CR, LF or NUL")
     return lines
-
-
-def closing_answer(status: int, body: bytes, own: Headers) -> bytes:
-    """A whole answer with a JSON body after which the connection is closed. `own`: headers of whoever serves."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        *own,
-    ]
-    return serialise_response_head(status, headers) + body
-
-
-def soon(status: int) -> Headers:
-    """A 503 says: come back in a second."""
-    return [_RETRY_AFTER] if status == 503 else []
-
-
-def openai_error_body(status: int, code: str, message: str) -> bytes:
-    """`{"error": {message, type, param, code}}` with a string code, the form that OpenAI's clients read."""
-    kind = _TYPE_OF_STATUS.get(status) or ("invalid_request_error" if status < 500 else "server_error")
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from kvbudget.edge.http.connection import ClientConnection
-from kvbudget.edge.http.exchange import ErrorHeaders, Exchange
+from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.limits import ServerLimits
-from kvbudget.edge.http.messages import ErrorBody, openai_error_body, soon
 from kvbudget.edge.http.peers import ProxyHeaderError, Trusted
+from kvbudget.edge.http.refused import ErrorAnswer, openai_answer
 from kvbudget.edge.http.repeats import KnownRequests
 
 __all__ = ["App", "Exchange", "HttpServer", "start_server"]
@@ -32,21 +32,20 @@ async def start_server(
     port: int,
     limits: ServerLimits,
     *,
-    on_error: ErrorBody = openai_error_body,
-    error_headers: ErrorHeaders = lambda status, asked, errors: soon(status),
+    error_answer: ErrorAnswer = openai_answer,
     tls: ssl.SSLContext | None = None,
     trusted: Trusted | None = None,
     shared: bool = False,
 ) -> "HttpServer":
     """Listens on `host`:`port` (0: any free port), or on the Unix socket of a `host` like `unix:/run/gate.sock`.
 
-    `on_error` makes the JSON of errors that never reach the app, `error_headers` their headers. `tls`: speak TLS
-    with that certificate; who does not finish the handshake within `limits.head_s` is closed. `trusted`: from there
-    connections begin with a PROXY header (not in TLS, which would come before it). `shared`: other processes listen
-    there as well, and the kernel spreads the connections over them. Raises OSError when the address cannot be had.
+    `error_answer` makes headers and body of errors that never reach the app. `tls`: speak TLS with that certificate;
+    who does not finish the handshake within `limits.head_s` is closed. `trusted`: from there connections begin with a
+    PROXY header (not in TLS, which would come before it). `shared`: other processes listen there as well, and the
+    kernel spreads the connections over them. Raises OSError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
-    server = HttpServer(app, limits, on_error, loop, trusted, error_headers)
+    server = HttpServer(app, limits, error_answer, loop, trusted)
     protocol = cast("Callable[[], asyncio.Protocol]", server.new_connection)
     handshake_s = limits.head_s if tls is not None else None
     if host.startswith("unix:"):
@@ -90,15 +89,13 @@ class HttpServer:
         self,
         app: App,
         limits: ServerLimits,
-        on_error: ErrorBody,
+        error_answer: ErrorAnswer,
         loop: asyncio.AbstractEventLoop,
         trusted: Trusted | None = None,
-        error_headers: ErrorHeaders = lambda status, asked, errors: soon(status),
     ) -> None:
         self.app = app
         self.limits = limits
-        self.on_error = on_error
-        self.error_headers = error_headers
+        self.error_answer = error_answer
         self.draining = False
         self.trusted = trusted
         self._proxy_told = False

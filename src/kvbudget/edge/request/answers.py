@@ -27,6 +27,7 @@ _BOUNDED: Final = (
 )
 _FULL_RETRY_NS: Final = 1_000_000_000  # of connections or bodies: they come and go
 _HOPELESS: Final = (b"x-should-retry", b"false")
+_NEVER_SERVED: Final = frozenset({501, 505})  # server errors by their number only: the same request fails again
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 
 
@@ -122,6 +123,8 @@ class Refuser:
     ) -> None:
         """Answer with an error that is no refusal of the gate."""
         headers = [*_JSON, *self._own(exchange, request_id, waited_ns)]
+        if status < 500:
+            headers.append(_HOPELESS)
         if status == 405:
             headers.append((b"allow", b"POST, OPTIONS"))
         exchange.respond(status, headers, _form(exchange).body(status, code, message, request_id=request_id))
@@ -133,13 +136,18 @@ class Refuser:
         own = self._own(exchange, request_id, waited_ns)
         exchange.respond(status, [*end_to_end(theirs, dict(own)), *own], body)
 
-    def unread(self, status: int, errors: ErrorForm | None, request_id: bytes) -> Headers:
-        """Headers of an error that the data plane answers by itself: before a request is whole, or for a bug."""
-        ids = [(b"x-request-id", request_id)]
-        if status != 503:
-            return ids + self.standing.headers(errors)
-        reset_s = told_s(_FULL_RETRY_NS, self.jitter)
-        return [*ids, *self.standing.headers(errors, reset_s=reset_s), *retry_headers(reset_s)]
+    def unread(
+        self, status: int, code: str, message: str, errors: ErrorForm | None, request_id: bytes
+    ) -> tuple[Headers, bytes]:
+        """Headers and body of an error that the data plane answers by itself. `errors`: its form, OpenAI's if None."""
+        reset_s = told_s(_FULL_RETRY_NS, self.jitter) if status == 503 else 0.0
+        headers = [*_JSON, *_ids(errors, request_id), *self.standing.headers(errors, reset_s=reset_s)]
+        if status == 503:
+            headers += retry_headers(reset_s)
+        elif status < 500 or status in _NEVER_SERVED:
+            headers.append(_HOPELESS)
+        form = OPENAI if errors is None else errors
+        return headers, form.body(status, code, message, request_id=request_id)
 
     def _own(self, exchange: Exchange, request_id: bytes, waited_ns: int = 0, reset_s: float = 0.0) -> Headers:
         """Whose answer it is, and how the pool stands."""
@@ -331,7 +339,11 @@ def admitted_headers(
 
 def identified(exchange: Exchange, request_id: bytes) -> Headers:
     """The request's id under the names that its client knows."""
-    if exchange.errors is ANTHROPIC:
+    return _ids(exchange.errors, request_id)
+
+
+def _ids(errors: ErrorForm | None, request_id: bytes) -> Headers:
+    if errors is ANTHROPIC:
         return [(b"x-request-id", request_id), (b"request-id", request_id)]
     return [(b"x-request-id", request_id)]
 

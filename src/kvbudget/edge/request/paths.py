@@ -3,9 +3,13 @@
 import re
 from typing import Final
 
+from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.openai.ask import SURFACES, Surface
+from kvbudget.edge.surfaces.dialects import ANTHROPIC
+from kvbudget.edge.surfaces.table import ROWS
 
 CHARGED: Final[dict[bytes, Surface]] = {path.encode(): surface for path, surface in SURFACES.items()}
+_ANTHROPICS: Final = b"/v1/messages/"
 COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
 _OUTSIDE_V1: Final = frozenset({b"/tokenize", b"/detokenize", b"/version"})
 # Plain characters only: an engine decodes %63 to "c" and drops a fragment, and what passes here must not turn into a
@@ -15,6 +19,15 @@ _PLAIN_PATH: Final = re.compile(rb"(?:/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+")
 _FREE_BELOW_CHARGED: Final = re.compile(
     rb"/v1/messages/(count_tokens|render)|/v1/(chat/)?completions/(de)?render|/v1/responses/[^/]+(/cancel|/input_items)?"
 )
+
+
+def errors_of(target: bytes) -> ErrorForm | None:
+    """In what form the clients of a path read errors, whether it is served or not. None: OpenAI's."""
+    path = target.partition(b"?")[0]
+    surface = CHARGED.get(path)
+    if surface is not None:
+        return ROWS[surface].errors
+    return ANTHROPIC if path.startswith(_ANTHROPICS) else None
 
 
 def passes(path: bytes) -> bool:

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from kvbudget.edge.http.exchange import ErrorForm
 from kvbudget.edge.http.messages import Headers
+from kvbudget.edge.http.refused import Asked
 from kvbudget.edge.http.server import Exchange
 from kvbudget.edge.instances.models import model_in, models_of
 from kvbudget.edge.openai.ask import Ask, Surface, parse_ask
@@ -17,10 +17,9 @@ from kvbudget.edge.request.flow import Flow, State
 from kvbudget.edge.request.gateway import Gateway
 from kvbudget.edge.request.identity import Identities, Identity
 from kvbudget.edge.request.passing import PassingBy
-from kvbudget.edge.request.paths import CHARGED, COUNT_TOKENS, passes
+from kvbudget.edge.request.paths import CHARGED, COUNT_TOKENS, errors_of, passes
 from kvbudget.edge.request.prompt_logprobs import PromptLogprobs
 from kvbudget.edge.request.token_counts import TokenCounts
-from kvbudget.edge.surfaces.dialects import ANTHROPIC
 from kvbudget.edge.surfaces.table import ROWS
 from kvbudget.edge.tokens.bound import ThreadedBoundCounter
 from kvbudget.edge.tokens.count import Count, Counter, CountFailedError
@@ -66,9 +65,11 @@ class Reception:
         else:
             self._other_method(exchange, request_id)
 
-    def unread(self, status: int, asked: Headers, errors: ErrorForm | None) -> Headers:
-        """Headers of an error that the data plane answers by itself. `asked`: the request's, as far as they came."""
-        return self.gateway.refuser.unread(status, errors, self.identities.request_id(asked))
+    def unread(self, status: int, code: str, message: str, asked: Asked) -> tuple[Headers, bytes]:
+        """Headers and body of an error that the data plane answers by itself: before a request is whole, or for a
+        bug."""
+        request_id = self.identities.request_id(asked.headers)
+        return self.gateway.refuser.unread(status, code, message, errors_of(asked.target), request_id)
 
     async def stop(self) -> None:
         """Cut off what is still being counted or passes by; its clients are told."""
@@ -108,8 +109,7 @@ class Reception:
         if path == b"/health":
             exchange.respond(200, [*_JSON, *identified(exchange, request_id)], b'{"status":"ok"}')
             return
-        if path == COUNT_TOKENS:
-            exchange.errors = ANTHROPIC
+        exchange.errors = errors_of(path)
         if passes(path):
             if not self._may_pass(exchange, request_id):
                 return
