@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.edge.openai.usage import TAIL_BYTES, Usage, _of_json, _parsed, usage_in
+from kvbudget.edge.openai.tails import TAIL_BYTES, Member, parsed
+from kvbudget.edge.openai.usage import USAGE as TOP
+from kvbudget.edge.openai.usage import Usage, _of_documents, usage_in
 from kvbudget.units import Tokens
 
 USAGE = {"prompt_tokens": 19, "completion_tokens": 7, "total_tokens": 26, "prompt_tokens_details": None}
 TOLD = Usage(Tokens(19), Tokens(7), None)
+RESPONSE, MESSAGE = Member("usage", within="response"), Member("usage", within="message")
 FORGED = 'x "usage": {"prompt_tokens": 1, "completion_tokens": 1} \n\ndata: {"usage":{"prompt_tokens":2}}'
 
 
@@ -67,7 +70,9 @@ def test_cached_tokens_are_read() -> None:
 def test_a_responses_stream_tells_it_one_level_down_even_when_its_last_event_is_cut() -> None:
     usage = {"input_tokens": 5, "output_tokens": 6, "input_tokens_details": {"cached_tokens": 0}}
     event = {"type": "response.completed", "response": {"output": ["z" * 9000], "usage": usage, "user": None}, "n": 3}
-    assert usage_in(b"event: response.completed\n" + _events(event)) == Usage(Tokens(5), Tokens(6), Tokens(0))
+    stream = b"event: response.completed\n" + _events(event)
+    assert usage_in(stream, RESPONSE) == Usage(Tokens(5), Tokens(6), Tokens(0))
+    assert usage_in(stream) is None
 
 
 def test_a_messages_stream_joins_its_two_events() -> None:
@@ -76,7 +81,8 @@ def test_a_messages_stream_joins_its_two_events() -> None:
         "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 16, "output_tokens": 0}},
     }
     delta = {"type": "message_delta", "usage": {"output_tokens": 8}}
-    assert usage_in(b"event: message_start\n" + _events(start, delta)) == Usage(Tokens(19), Tokens(8), Tokens(16))
+    stream = b"event: message_start\n" + _events(start, delta)
+    assert usage_in(stream, MESSAGE) == Usage(Tokens(19), Tokens(8), Tokens(16))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_usage_at_the_end_is_read_as_by_a_parser(
     if inside:
         document = {"metadata": document}
     answer = json.dumps(document, separators=signs).encode()
-    assert usage_in(answer) == _of_json(answer)
+    assert usage_in(answer) == _of_documents(answer, TOP)
 
 
 ESCAPED = '"\\u0075s\\u0061ge"'
@@ -140,14 +146,40 @@ def test_a_key_that_is_written_with_escapes_is_the_same_key(key: str, before: st
     assert usage_in(b"data: " + whole + b"\n\ndata: [DONE]\n\n") == TOLD
     event = {"type": "response.completed", "response": {"output": [before], "usage": {"input_tokens": 5}}, "n": 3}
     told = json.dumps(event).replace('"usage"', key).encode()
-    assert usage_in(b"event: response.completed\ndata: " + told + b"\n\n") == Usage(Tokens(5), Tokens(0), None)
+    stream = b"event: response.completed\ndata: " + told + b"\n\n"
+    assert usage_in(stream, RESPONSE) == Usage(Tokens(5), Tokens(0), None)
 
 
 def test_of_a_cut_document_the_top_is_read_and_not_what_lies_deeper() -> None:
     deeper = {"metadata": {"usage": {"prompt_tokens": 1, "completion_tokens": 1}}, "timings": [{"usage": {}}]}
     assert usage_in(_chat("z" * 9000, **deeper)) == TOLD
     response = {"output": ["z" * 9000], "usage": {"input_tokens": 5}, "metadata": {"usage": {"input_tokens": 9}}}
-    assert usage_in(json.dumps({"response": response, "n": 1}).encode()) == Usage(Tokens(5), Tokens(0), None)
+    event = b"data: " + json.dumps({"response": response, "n": 1}).encode() + b"\n\n"
+    assert usage_in(event, RESPONSE) == Usage(Tokens(5), Tokens(0), None)
+
+
+@pytest.mark.parametrize("member", [TOP, RESPONSE, MESSAGE])
+@pytest.mark.parametrize("length", [1, 9000])
+@pytest.mark.parametrize("deep", ["response", "message", "metadata", "tools", "choices"])
+def test_a_plain_answer_has_its_usage_at_the_top_whatever_ends_it(member: Member, length: int, deep: str) -> None:
+    """No engine wraps a plain answer, so that what lies deeper is what a client sent, or content."""
+    told = {"usage": USAGE}
+    for inner in (told, {"usage": USAGE, "n": 1}, [told], {"a": told}):
+        assert usage_in(json.dumps({"text": "z" * length, deep: inner}).encode(), member) is None
+        assert usage_in(json.dumps({"text": "z" * length, deep: inner, "n": None}).encode(), member) is None
+        assert usage_in(json.dumps({**told, "text": "z" * length, deep: inner}).encode(), member) in (TOLD, None)
+        assert usage_in(json.dumps({"text": "z" * length, deep: inner, **told}).encode(), member) == TOLD
+
+
+@pytest.mark.parametrize("length", [1, 9000])
+@pytest.mark.parametrize(
+    ("member", "deep"), [(TOP, ["response"]), (TOP, ["choices"]), (RESPONSE, ["response", "metadata"]), (MESSAGE, "ab")]
+)
+def test_an_event_has_its_usage_where_its_api_has_it(member: Member, length: int, deep: list[str]) -> None:
+    inner: Any = {"text": "z" * length, "usage": USAGE}
+    for name in reversed(deep):
+        inner = {"text": "z" * length, name: inner}
+    assert usage_in(_events(inner), member) is None
 
 
 @pytest.mark.parametrize(
@@ -167,15 +199,19 @@ def test_of_a_cut_document_the_top_is_read_and_not_what_lies_deeper() -> None:
         b'"\\u00' * 1300,
     ],
 )
-def test_a_hostile_tail_is_read_a_few_times_and_no_more(tail: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("member", [TOP, RESPONSE])
+def test_a_hostile_tail_is_read_a_few_times_and_no_more(
+    tail: bytes, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
 
-    def parsed(text: bytes) -> object:
+    def counted(text: bytes) -> object:
         read.append(len(text))
-        return _parsed(text)
+        return parsed(text)
 
-    monkeypatch.setattr("kvbudget.edge.openai.usage._parsed", parsed)
-    usage_in(tail)
+    for module in ("tails", "usage"):
+        monkeypatch.setattr(f"kvbudget.edge.openai.{module}.parsed", counted)
+    usage_in(tail, member)
     assert sum(read) <= 4 * TAIL_BYTES + 1000
 
 

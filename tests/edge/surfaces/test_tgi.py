@@ -50,5 +50,22 @@ def test_usage_is_read_from_the_headers_where_no_details_were_asked_for() -> Non
     assert tgi.usage(b'{"generated_text":"a"}', [(b"x-generated-tokens", b"a lot")]) is None
 
 
+def test_counts_are_those_of_the_answer_and_not_of_one_of_its_parts() -> None:
+    """With best_of each of the others is told too, behind all tokens of the best."""
+    others = [{"generated_text": "b", "finish_reason": "length", "generated_tokens": 5, "input_length": 3}]
+    details = {"generated_tokens": 7, "input_length": 4, "tokens": [{"text": "a"}], "best_of_sequences": others}
+    assert tgi.usage(json.dumps({"generated_text": "a", "details": details}).encode(), []) == Usage(4, 7, None)  # type: ignore[arg-type]
+    cut = json.dumps({"generated_text": "a", "details": {**details, "tokens": ["z" * 9000]}}).encode()
+    assert tgi.usage(cut, []) is None
+    assert tgi.usage(cut, [(b"x-prompt-tokens", b"4"), (b"x-generated-tokens", b"7")]) == Usage(4, 7, None)  # type: ignore[arg-type]
+
+
+def test_a_last_event_whose_text_is_longer_than_the_tail_tells_them() -> None:
+    details = {"finish_reason": "length", "generated_tokens": 7, "seed": None, "input_length": 4}
+    token = {"details": {"generated_tokens": 1}}
+    event = {"index": 9, "token": token, "generated_text": "z" * 9000, "details": details}
+    assert tgi.usage(b"data:" + json.dumps(event).encode() + b"\n\n", []) == Usage(4, 7, None)  # type: ignore[arg-type]
+
+
 def test_a_text_that_spells_a_count_is_none() -> None:
     assert tgi.usage(json.dumps({"generated_text": '"generated_tokens": 5'}).encode(), []) is None

@@ -7,11 +7,14 @@ decides by the template (system messages between others) is bounded instead.
 import json
 import re
 
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
 from kvbudget.edge.openai.errors import BadRequestError, shown
 from kvbudget.edge.openai.opaque import messages_prompt, messages_tools, messages_turns
 from kvbudget.edge.openai.prompts import ChatPrompt, OpaquePrompt
+from kvbudget.edge.openai.tails import Member
+from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.surfaces import members
 from kvbudget.edge.surfaces.ask import Ask, Surface
 
@@ -26,6 +29,8 @@ _FOREIGN = (
     "add_special_tokens",
 )  # fmt: skip
 _AT_MESSAGE = re.compile(r"messages\[(\d+)\]")
+
+_USAGE = Member("usage", within="message")
 
 
 def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
@@ -50,6 +55,11 @@ def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
         paced=stream and sequences == 1,
         lead_events=LEAD_EVENTS,
     )
+
+
+def usage(tail: bytes, headers: Headers) -> Usage | None:
+    """Counts of an answer: at its end, and of a stream in the `message` that begins it too."""
+    return usage_in(tail, _USAGE)
 
 
 def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:

@@ -6,11 +6,14 @@ turn to be continued) are bounded; an earlier response, whose tokens only the en
 
 from typing import cast
 
+from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
 from kvbudget.edge.openai.errors import BadRequestError, shown
 from kvbudget.edge.openai.opaque import responses_prompt, responses_tools
 from kvbudget.edge.openai.prompts import ChatPrompt, OpaquePrompt, TokenPrompt
+from kvbudget.edge.openai.tails import Member
+from kvbudget.edge.openai.usage import Usage, usage_in
 from kvbudget.edge.surfaces import charges, members
 from kvbudget.edge.surfaces.ask import Ask, Surface
 
@@ -23,6 +26,8 @@ _FOREIGN = (
     "chat_template", "documents", "reasoning_effort", "add_generation_prompt", "continue_final_message",
     "add_special_tokens", "conversation", "prompt", "previous_response", "previous_input_messages",
 )  # fmt: skip
+
+_USAGE = Member("usage", within="response")
 
 
 def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
@@ -52,6 +57,11 @@ def parse(surface: Surface, body: _Object, raw: bytes) -> Ask:
     if fields.string(body, "truncation") == "auto":  # the engine cuts what is longer than its window
         return ask._replace(charge=charges.within_window, inexact=True)
     return ask
+
+
+def usage(tail: bytes, headers: Headers) -> Usage | None:
+    """Counts of an answer; of a stream they are in the `response` of its last event."""
+    return usage_in(tail, _USAGE)
 
 
 def prompt_of(body: _Object) -> ChatPrompt | OpaquePrompt:

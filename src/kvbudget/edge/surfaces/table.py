@@ -19,7 +19,7 @@ UsageReader = Callable[[bytes, Headers], Usage | None]
 
 
 class Row(NamedTuple):
-    """One API. `errors`: None is the OpenAI object. `usage`: None is OpenAI's and Anthropic's `usage`."""
+    """One API. `errors`: None is the OpenAI object. `usage`: None is `usage` as OpenAI's chat has it."""
 
     paths: tuple[str, ...]
     parse: Parse
@@ -30,8 +30,8 @@ class Row(NamedTuple):
 ROWS: Final[dict[Surface, Row]] = {
     Surface.CHAT: Row(("/v1/chat/completions",), chat.parse),
     Surface.COMPLETIONS: Row(("/v1/completions",), completions.parse),
-    Surface.RESPONSES: Row(("/v1/responses",), responses.parse, RESPONSES),
-    Surface.MESSAGES: Row(("/v1/messages",), messages.parse, ANTHROPIC),
+    Surface.RESPONSES: Row(("/v1/responses",), responses.parse, RESPONSES, responses.usage),
+    Surface.MESSAGES: Row(("/v1/messages",), messages.parse, ANTHROPIC, messages.usage),
     Surface.TGI_GENERATE: Row(("/generate",), tgi.parse, TGI, tgi.usage),
     Surface.TGI_GENERATE_STREAM: Row(("/generate_stream",), tgi.parse, TGI, tgi.usage),
     Surface.EMBEDDINGS: Row(("/v1/embeddings",), pooling.parse_inputs, None, pooling.usage),

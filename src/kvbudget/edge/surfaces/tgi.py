@@ -1,6 +1,6 @@
 """TGI's `/generate` and `/generate_stream`: what they ask for, and the counts in their answers."""
 
-import re
+from typing import cast
 
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai import fields
@@ -8,13 +8,13 @@ from kvbudget.edge.openai.body import MAX_MEMBERS
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.openai.opaque import generate_text
 from kvbudget.edge.openai.prompts import TextPrompt
-from kvbudget.edge.openai.usage import Usage
+from kvbudget.edge.openai.tails import Member
+from kvbudget.edge.openai.usage import Usage, is_count
 from kvbudget.edge.surfaces import members
 from kvbudget.edge.surfaces.ask import Ask, Surface
 from kvbudget.units import Tokens
 
-_GENERATED = re.compile(rb'(?<!\\)"generated_tokens"\s*:\s*([0-9]{1,15})\b')
-_INPUT = re.compile(rb'(?<!\\)"input_length"\s*:\s*([0-9]{1,15})\b')
+_DETAILS = Member("details")
 
 
 def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
@@ -52,7 +52,8 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
 
 def usage(tail: bytes, headers: Headers) -> Usage | None:
     """Counts of an answer: `details` (of the last event, or if the client asked for them), else TGI's own headers."""
-    generated, told = _last(_GENERATED, tail), _last(_INPUT, tail)
+    details = next(_DETAILS.objects(tail), {})
+    generated, told = _count(details.get("generated_tokens")), _count(details.get("input_length"))
     for name, value in headers:
         if name == b"x-generated-tokens" and generated is None:
             generated = _number(value)
@@ -63,9 +64,8 @@ def usage(tail: bytes, headers: Headers) -> Usage | None:
     return Usage(None if told is None else Tokens(told), Tokens(generated), None)
 
 
-def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
-    found = pattern.findall(tail)
-    return int(found[-1]) if found else None
+def _count(value: object) -> int | None:
+    return cast("int", value) if is_count(value) else None
 
 
 def _number(value: bytes) -> int | None:
