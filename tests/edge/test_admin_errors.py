@@ -1,5 +1,6 @@
 """Every error of the admin port has the contract's form, whoever answers it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,27 @@ def test_every_error_of_the_admin_port_is_in_the_form_of_the_contract(play: Play
             assert wrong["fix"] == "a whole number from 1 to 512"
             unknown = in_form(await admin.post("/v1/instances/nobody/drain", json={}))
             assert unknown["param"] == "name"
+
+    play(scene)
+
+
+def test_what_is_no_http_is_told_in_the_same_form(play: Play) -> None:
+    async def scene(stand: Any) -> None:
+        port = int(stand.service.admin_url.rsplit(":", 1)[1])
+        for said in (
+            b"nonsense\r\n\r\n",
+            b"GET / HTTP/1.1\r\na\x00: b\r\n\r\n",
+            b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+            writer.close()
+            first, *lines = head.decode().split("\r\n")
+            assert first == "HTTP/1.1 400 Bad Request"
+            headers = dict(line.split(": ", 1) for line in lines)
+            assert (headers["connection"], int(headers["content-length"])) == ("close", len(body))
+            assert in_form(httpx.Response(400, headers=headers, content=body))["code"] == "bad_input"
 
     play(scene)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from kvbudget.edge.http.refused import NOTHING_ASKED, closing_answer, openai_answer
 from kvbudget.errors import BadValueError
 
 
@@ -22,7 +24,7 @@ class AsgiServer:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -97,6 +99,15 @@ def check_port(port: int) -> None:
     """Raises BadValueError for what is no port; the kernel would take it modulo 65536."""
     if not 0 <= port <= 65535:
         raise BadValueError(f"cannot listen on port {port}", fix="choose a port from 0 to 65535")
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, whose own error has the form of all others."""
+
+    def send_400_response(self, msg: str) -> None:
+        headers, body = openai_answer(400, "bad_input", msg, NOTHING_ASKED)
+        self.transport.write(closing_answer(400, headers, body))
+        self.transport.close()
 
 
 class _QuietServer(uvicorn.Server):
