@@ -13,6 +13,7 @@ from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits
 from kvbudget.gate.waiting.expectation import MAX_WAIT_NS
 from kvbudget.gate.waiting.why import Why, who_waits
+from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
 
 SECOND = 10**9
@@ -122,6 +123,54 @@ def test_waits_follow_the_ends_of_those_that_run(make_gate: MakeGate, arrive: Ar
     assert left[:3] == pytest.approx([1.6, 30.4, 30.4])
     assert left == sorted(left)
     assert left[-1] > 30.4, "all that run are not enough"
+
+
+def test_who_waits_for_its_tenants_limit_waits_for_its_own_to_end(make_gate: MakeGate, arrive: Arrive) -> None:
+    tenants = {"a": TenantLimits(max_blocks=Blocks(4))}
+    gate = make_gate(blocks=100, queue_tokens=Tokens(10**6), tenants=tenants)
+    gate.expectation.ns_per_token, gate.expectation.learned = 0.1 * SECOND, True
+    gate.handle(arrive("b", 16, 16, tenant="b"), 0)
+    gate.handle(arrive("short", 16, 16, tenant="a"), 0)  # 1.6 s, two blocks
+    gate.handle(arrive("middle", 16, 16, tenant="a"), SECOND)  # the same, later
+    for number in range(4):
+        gate.handle(arrive(f"w{number}", 16, 16, tenant="a"), SECOND)
+    waits = who_waits(gate, 99, SECOND)
+    assert [one.why for one in waits] == [Why.TENANT_BLOCKS, *[Why.TURN] * 3]
+    left = [one.left_ns / SECOND for one in waits]
+    assert left[:2] == pytest.approx([0.6, 1.6])
+    assert left == sorted(left)
+    assert left[3] > 1.6, "all that run are not enough"
+    event = arrive("late", 16, 16, tenant="a")
+    resolved = gate.resolver.resolve(event)
+    assert isinstance(resolved, tuple)
+    assert gate.rejections.retry_after_ns(event, resolved[0], SECOND) >= waits[3].left_ns
+
+
+def test_a_limit_gets_back_all_that_it_counted_shared_prompts_too(make_gate: MakeGate, arrive: Arrive) -> None:
+    tenants = {"a": TenantLimits(max_blocks=Blocks(17))}
+    gate = make_gate(100, sharing=Sharing.SCHEDULED, tenants=tenants)
+    gate.expectation.ns_per_token, gate.expectation.learned = 0.1 * SECOND, True
+    for name, new in (("long", 47), ("a", 15), ("b", 15), ("w", 15)):  # seven blocks and five, four of which they share
+        gate.handle(arrive(name, 65, new, tenant="a", prefix=(1, 2, 3, 4)), 0)
+    (one,) = who_waits(gate, 9, 0)
+    assert (one.why, one.left_ns) == (Why.TENANT_BLOCKS, 3 * SECOND // 2)
+    gate.handle(done("a"), 3 * SECOND // 2)
+    assert len(gate.queue) == 0
+
+
+def test_where_a_tenants_blocks_are_at_other_gates_its_own_length_is_what_is_known(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(blocks=100, queue_tokens=Tokens(10**6), tenants={"a": TenantLimits(max_blocks=Blocks(4))})
+    gate.expectation.ns_per_token, gate.expectation.learned = 0.1 * SECOND, True
+    assert gate.fairness.limits is not None
+    gate.fairness.limits.shared({"a": 4}, 2)
+    gate.handle(arrive("w", 16, 48, tenant="a"), 0)
+    (one,) = who_waits(gate, 9, 0)
+    assert one.why is Why.TENANT_BLOCKS
+    assert one.left_ns == pytest.approx(4.8 * SECOND)
+    gate.expectation.ns_per_token = 1000 * SECOND
+    assert who_waits(gate, 9, 0)[0].left_ns == MAX_WAIT_NS
 
 
 def test_with_nothing_that_ends_the_wait_is_the_longest_that_is_told(make_gate: MakeGate, arrive: Arrive) -> None:

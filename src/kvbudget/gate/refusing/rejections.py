@@ -12,6 +12,7 @@ from kvbudget.gate.refusing.refusals import Refusal
 from kvbudget.gate.refusing.returns import Returns
 from kvbudget.gate.resolve import Resolver, most_new_tokens
 from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.tenants.own_limit import own_limit_ns
 from kvbudget.gate.tenants.settings import limits_of
 from kvbudget.gate.waiting.expectation import MAX_WAIT_NS, Expectation
 from kvbudget.gate.waiting.parking import Parking
@@ -108,8 +109,7 @@ class Rejections:
         wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
         if wait_ns is None:  # or further than lengths tell anything of
             wait_ns = self._promises.closed_ns(now_ns) + self.turnover_ns(event, footprint, now_ns)
-        own_wait_ns = self._own_turnover_ns(event, footprint, now_ns)
-        soonest_ns = min(max(wait_ns, own_wait_ns, MIN_RETRY_NS), MAX_WAIT_NS)
+        soonest_ns = min(max(wait_ns, self._limit_ns(event, footprint, now_ns), MIN_RETRY_NS), MAX_WAIT_NS)
         if self._config.policy is not Policy.LEARNED:
             return soonest_ns
         blocks = peak_blocks = footprint.peak_blocks(self._ledger.layout)
@@ -124,14 +124,14 @@ class Rejections:
             return 0
         return limits_of(event.tenant, self._config.tenants).max_blocks or 0
 
-    def _own_turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
-        """Time until its tenant is below its own limit of blocks."""
-        most = limits_of(event.tenant, self._config.tenants).max_blocks
-        if most is None:
+    def _limit_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
+        """Time until its tenant's own limit of blocks lets it in, behind those of its tenant that wait."""
+        limits, tenant = self._fairness.limits, event.tenant
+        if limits is None or limits_of(tenant, self._config.tenants).max_blocks is None:
             return 0
-        own = [living for living in self._ledger if living.tenant == event.tenant]
-        missing = sum([living.peak_blocks for living in own]) + footprint.peak_blocks(self._ledger.layout) - most
-        return self._expectation.wait_ns(own, missing_blocks=missing, missing_sequences=0, now_ns=now_ns)
+        waiting = sum([one.peak_blocks for one in self._queue if one.arrived.tenant == tenant])
+        blocks = waiting + footprint.peak_blocks(self._ledger.layout)
+        return own_limit_ns(self._ledger, limits, self._expectation, tenant, footprint, blocks, now_ns)
 
     def turnover_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
         """Time until what runs has ended as far as is needed."""

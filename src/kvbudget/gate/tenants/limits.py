@@ -216,8 +216,14 @@ class Limits:
 
     def has_blocks(self, tenant: str, peak_blocks: int) -> bool:
         """Whether it may reserve so many more now."""
+        return not self.blocks_over(tenant, peak_blocks)
+
+    def blocks_over(self, tenant: str, blocks: int) -> int:
+        """How many have to come back until it may reserve so many more."""
         most = limits_of(tenant, self._tenants).max_blocks
-        return most is None or self._blocks.get(tenant, 0) + self._elsewhere.get(tenant, 0) + peak_blocks <= most
+        if most is None:
+            return 0
+        return max(0, self._blocks.get(tenant, 0) + self._elsewhere.get(tenant, 0) + blocks - most)
 
     def reserved(self, request_id: str, tenant: str, peak_blocks: int) -> None:
         """It was forwarded."""

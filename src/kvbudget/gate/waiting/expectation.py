@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Reservation
 
 # Clients of the OpenAI SDKs ignore more than 120 s and do not retry at all (openai-python `_base_client.py`); the edge
@@ -40,15 +41,24 @@ class Expectation:
         missing_blocks: int,
         missing_sequences: int,
         now_ns: int,
+        whole: bool = False,
     ) -> int:
-        """Time until so many blocks and sequences have come back, at most MAX_WAIT_NS.
+        """Time until so many blocks and sequences have come back, at most MAX_WAIT_NS. `whole`: what several share
+        counts for each of them.
 
         While the running ones suffice, that is when the last of those that are needed is expected to end. Beyond them,
         whoever waits in between has to come and go as well: the pool then turns over once per mean lifetime.
         """
-        return next(self.waits_ns(living, [(missing_blocks, missing_sequences)], now_ns))
+        return next(self.waits_ns(living, [(missing_blocks, missing_sequences)], now_ns, whole=whole))
 
-    def waits_ns(self, living: Iterable[Reservation], missing: Iterable[tuple[int, int]], now_ns: int) -> Iterator[int]:
+    def waits_ns(
+        self,
+        living: Iterable[Reservation],
+        missing: Iterable[tuple[int, int]],
+        now_ns: int,
+        *,
+        whole: bool = False,
+    ) -> Iterator[int]:
         """The same for several, of whom each misses no less than the one before: (blocks, sequences)."""
         running: list[Reservation] | None = None
         ends: Iterator[tuple[int, Reservation]] = iter(())
@@ -65,24 +75,25 @@ class Expectation:
                 if ending is None:
                     break
                 left_ns = ending[0]
-                freed_blocks += ending[1].net_blocks
+                freed_blocks += _blocks_of(ending[1], whole=whole)
                 freed_sequences += ending[1].footprint.total_sequences
             else:
                 yield min(left_ns, MAX_WAIT_NS)
                 continue
-            yield self._turnover_ns(running, blocks, sequences, left_ns) if running else MAX_WAIT_NS
+            if not running:
+                yield MAX_WAIT_NS
+                continue
+            held = sum([_blocks_of(one, whole=whole) for one in running])
+            yield self._turnover_ns(running, blocks / held, sequences, left_ns)
 
     def _in_order_of_their_ends(self, running: list[Reservation], now_ns: int) -> list[tuple[int, Reservation]]:
         if not self.learned:
             self._guess_from(running, now_ns)
         return sorted(((self.remaining_ns(one, now_ns), one) for one in running), key=lambda pair: pair[0])
 
-    def _turnover_ns(self, running: list[Reservation], blocks: int, sequences: int, last_ns: int) -> int:
-        """All that run are not enough. `last_ns`: when the last of them ends."""
-        turns = max(
-            blocks / sum(one.net_blocks for one in running),
-            sequences / sum(one.footprint.total_sequences for one in running),
-        )
+    def _turnover_ns(self, running: list[Reservation], turns: float, sequences: int, last_ns: int) -> int:
+        """All that run are not enough: their blocks are missing `turns` times. `last_ns`: when the last of them ends."""
+        turns = max(turns, sequences / sum(one.footprint.total_sequences for one in running))
         mean_tokens = sum(one.footprint.max_new_tokens for one in running) / len(running)
         return min(max(last_ns, int(turns * mean_tokens * self.used_share * self.ns_per_token)), MAX_WAIT_NS)
 
@@ -96,6 +107,10 @@ class Expectation:
         if paces:
             self.ns_per_token = max(paces)
 
+    def life_ns(self, footprint: Footprint) -> int:
+        """How long a request lives that is let in now, at most MAX_WAIT_NS."""
+        return min(int(self.used_share * footprint.max_new_tokens * self.ns_per_token), MAX_WAIT_NS)
+
     def remaining_ns(self, living: Reservation, now_ns: int) -> int:
         """How much longer this reservation is expected to live; at least one token's time."""
         tokens = self.used_share * living.footprint.max_new_tokens
@@ -104,3 +119,7 @@ class Expectation:
         else:
             left = tokens * self.ns_per_token - (now_ns - living.made_ns)
         return int(max(left, self.ns_per_token))
+
+
+def _blocks_of(living: Reservation, *, whole: bool) -> int:
+    return living.peak_blocks if whole else living.net_blocks

@@ -10,6 +10,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvbudget.gate.tenants.own_limit import own_limit_ns
+
 if TYPE_CHECKING:
     from kvbudget.gate.gate import Gate
     from kvbudget.gate.waiting.queue import Waiting
@@ -50,12 +52,18 @@ def _why(gate: "Gate", waiting: "Waiting", now_ns: int) -> Why:
 
 def _left_ns(gate: "Gate", waiting: "list[Waiting]", now_ns: int) -> Iterator[int]:
     """What was foreseen for each when it came (`learned`), less what has passed; else, and where that is over, when
-    enough of what runs has ended."""
+    enough of what runs has ended: of its tenant's own, where that one is at its limit of blocks. Its tokens it has had
+    since it came."""
     expectation = replace(gate.expectation)  # which guesses a pace as long as nobody has ended
     turnover = expectation.waits_ns(gate.ledger, _missing(gate, waiting), now_ns)
+    limits = gate.fairness.limits
+    own_blocks: dict[str, int] = {}  # of each tenant's up to here
     for one, turnover_ns in zip(waiting, turnover, strict=True):
+        tenant = one.arrived.tenant
+        blocks = own_blocks[tenant] = own_blocks.get(tenant, 0) + one.peak_blocks
+        limit_ns = own_limit_ns(gate.ledger, limits, expectation, tenant, one.footprint, blocks, now_ns)
         foreseen_ns = one.since_ns + one.expected_ns - now_ns if one.expected_ns else 0
-        yield max(foreseen_ns if foreseen_ns > 0 else turnover_ns, gate.busy_until_ns - now_ns)
+        yield max(foreseen_ns if foreseen_ns > 0 else turnover_ns, limit_ns, gate.busy_until_ns - now_ns)
 
 
 def _missing(gate: "Gate", waiting: "list[Waiting]") -> Iterator[tuple[int, int]]:
