@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
-from kvbudget.cli.serve import _reload, page_of
+from kvbudget.cli.serve import _reload
+from kvbudget.cli.serving.ready_line import page_of
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import BadConfigError, BadValueError, InputError
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.tenants.settings import ALL_OTHERS, ClassLimits, TenantLimits
 from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Blocks, Tokens
+from ledger_servers import free_port, running
 from otlp_receiver import Receiver, Span
 
 SERVE = [sys.executable, "-m", "kvbudget", "serve", "--port", "0", "--admin-port", "0"]
@@ -133,9 +136,81 @@ def test_people_are_told_a_curl_to_try() -> None:
         assert process.wait(20) == 0
 
 
+def readiness(admin: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"{admin}/ready", timeout=20) as answer:
+            return answer.status, json.load(answer)["problem"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["problem"]
+
+
+def lines_until(process: subprocess.Popen[str], start: str) -> list[str]:
+    assert process.stdout is not None
+    lines = [""]
+    while not lines[-1].startswith(start):
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    return lines[1:]
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "2")])
+def test_a_new_shared_ledger_is_waited_for_before_it_says_that_it_is_ready(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    with running("redis", tmp_path) as server:
+        flags = ("--embedded-engine", "--ledger", server.url, "--lease-seconds", "3", *more)
+        with serving(*flags) as (process, line):
+            assert line.startswith("kvbudget waits for its shared ledger: gate http://127.0.0.1:")
+            rest = lines_until(process, "  pages:")
+            admin = rest[-1].split()[1].rstrip("/")
+            status, problem = readiness(admin)
+            assert status == 503
+            assert any(problem in told for told in rest), rest
+            (told,) = lines_until(process, "kvbudget")
+            assert told.startswith("kvbudget is ready: gate http://127.0.0.1:")
+            assert readiness(admin) == (200, "")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert process.stdout is not None
+            assert "kvbudget" not in process.stdout.read()
+
+
+def test_programs_get_one_document_that_says_what_is_waited_for(tmp_path: Path) -> None:
+    with running("redis", tmp_path) as server:
+        flags = ("--embedded-engine", "--ledger", server.url, "--lease-seconds", "2", "--json")
+        with serving(*flags) as (process, line):
+            ready = json.loads(line)
+            assert (ready["ready"], ready["backend_up"]) == (False, True)
+            assert "it is new or lost its memory" in ready["problem"]
+            while readiness(ready["admin"])[0] != 200:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert process.stdout is not None
+            assert process.stdout.read() == ""
+
+
+def test_an_engine_that_comes_later_is_told_of() -> None:
+    port = free_port()
+    with serving("--backend", f"http://127.0.0.1:{port}") as (process, line):
+        assert line.startswith("kvbudget waits for its engine: gate http://127.0.0.1:")
+        assert "NOT UP YET (cannot connect" in lines_until(process, "  engine:")[-1]
+        lines_until(process, "  pages:")
+        command = [sys.executable, "-m", "kvbudget", "engine", "--port", str(port)]
+        engine = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            assert lines_until(process, "kvbudget")[-1].startswith("kvbudget is ready: gate http://127.0.0.1:")
+        finally:
+            engine.terminate()
+            engine.wait(20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
 def test_an_engine_that_is_not_there_yet_is_said_and_waited_for() -> None:
     with serving("--backend", "http://127.0.0.1:9", "--json") as (process, line):
         ready = json.loads(line)
+        assert ready["ready"] is False
         assert ready["backend_up"] is False
         assert "cannot connect" in ready["problem"]
         process.send_signal(signal.SIGTERM)

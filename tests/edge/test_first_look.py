@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvbudget.cli.serve import _ready
+from kvbudget.cli.serving.ready_line import ready_of
 from kvbudget.edge.instances.settings import InstanceSettings
 from kvbudget.edge.service import GateService, ServiceSettings, start_service
 from kvbudget.gate.config import GateConfig
@@ -103,7 +103,7 @@ def test_a_gate_is_ready_where_any_of_its_engines_is_up(make_engine: Callable[..
         both = replace(settings("http://127.0.0.1:1"), instances=named)
         service = await start_service(both, look_for_s=0)
         try:
-            ready = _ready(service)
+            ready = ready_of(service)
             assert (ready["backend_up"], ready["problem"]) == (True, "")
             assert [one["up"] for one in ready["instances"]] == [False, True]  # type: ignore[attr-defined]
         finally:

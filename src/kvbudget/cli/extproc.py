@@ -1,11 +1,11 @@
 """`kvbudget extproc`: the gate for an Envoy in front of the engines, or any gateway that asks an endpoint picker."""
 
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvbudget.cli.serve import Kind, page_of, run_gate, state_of, urls_of
+from kvbudget.cli.serve import Kind, run_gate
 from kvbudget.cli.serving.flags import add_flags
+from kvbudget.cli.serving.ready_line import Ready, Told, found_by, page_of, urls_of, verb_of
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.cli.serving.worker import Worker
@@ -75,12 +75,12 @@ def _kind(args: argparse.Namespace) -> Kind:
     return Kind(prepare, start, _told)
 
 
-def _told(ready: Mapping[str, Any]) -> str:
-    verb = "is ready" if ready["backend_up"] else "listens"
-    return (
-        f"kvbudget {verb}: external processor {ready['gate']} (gRPC) before {urls_of(ready)}, admin {ready['admin']}\n"
-        f"  engine: {state_of(ready)}\n"
+def _told(ready: Ready) -> Told:
+    gate, admin = ready["gate"], ready["admin"]
+    return Told(
+        f"kvbudget {verb_of(ready)}: external processor {gate} (gRPC) before {urls_of(ready)}, admin {admin}"
+        f"{found_by(ready)}",
         "  Envoy:  docs/examples/envoy.yaml; x-gateway-destination-endpoint says where a request goes\n"
-        f"  look:   curl {ready['admin']}/v1/state\n"
-        f"  pages:  {page_of(ready['admin'])} in a browser"
+        f"  look:   curl {admin}/v1/state\n"
+        f"  pages:  {page_of(admin)} in a browser",
     )

@@ -4,23 +4,22 @@ import argparse
 import asyncio
 import gc
 import importlib
-import json
 import logging
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvbudget.cli.interrupts import ending_at_once
 from kvbudget.cli.serving.flags import add_flags
+from kvbudget.cli.serving.ready_line import Ready, ReadyLine, Told, ready_of, tell_when_ready, told_by_gate
 from kvbudget.cli.serving.settings import budget_given, completed, settings_from, settings_of
 from kvbudget.cli.serving.worker import Embedded, Worker, before_embedded
 from kvbudget.errors import BadValueError, InputError, printable
 
 if TYPE_CHECKING:  # --help must work without the libraries of the gate
     from kvbudget.edge.engine.server import RunningEngine
-    from kvbudget.edge.instances.instance import Instance
     from kvbudget.edge.service import GateService
     from kvbudget.edge.service_settings import ServiceSettings
 
@@ -51,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 class Kind(NamedTuple):
     """What kind of gate runs. `prepare`: what of the settings it cannot use as they are; `start`: a running one, before
-    an engine or while none is found; `told`: its ready line, for people."""
+    an engine or while none is found; `told`: its ready line."""
 
     prepare: "Callable[[ServiceSettings], ServiceSettings]"
     start: "Callable[[ServiceSettings, Worker | None], Awaitable[GateService]]"
-    told: "Callable[[Mapping[str, Any]], str]"
+    told: Callable[[Ready], Told]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -167,6 +166,7 @@ async def _serve(
 
     engine: "RunningEngine | None" = None  # noqa: UP037 - only known to the type checker
     service: "GateService | None" = None  # noqa: UP037
+    later: asyncio.Task[None] | None = None
     try:
         if args.embedded_engine and worker is None:
             engine = await start_demo_engine(args.max_num_seqs, args.max_num_batched_tokens)
@@ -186,13 +186,16 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        if worker is not None:
-            worker.ready(_ready(service))
-        else:
-            tell_ready(_ready(service), as_json=args.json, told=kind.told)
+        tell = ReadyLine(kind.told, as_json=args.json).tell if worker is None else worker.ready
+        ready = ready_of(service)
+        tell(ready)
+        if not ready["ready"]:
+            later = asyncio.create_task(tell_when_ready(lambda: ready_of(service), tell), name="tell when ready")
         if again.is_set():
             _reload(service, placed, given, again)
         await stop.wait()
+        if later is not None:
+            later.cancel()
         if worker is None:
             print("draining; once more to stop at once", file=sys.stderr, flush=True)
         drain = asyncio.create_task(service.drain(args.drain_seconds))
@@ -267,110 +270,4 @@ def embedded_of(engine: "RunningEngine") -> Embedded:
     return Embedded(engine.url, engine.settings.max_num_seqs, engine.settings.max_num_batched_tokens)
 
 
-def _ready(service: "GateService") -> dict[str, object]:
-    from kvbudget.edge.control.instances_api import problem_of
-
-    facts, ledger = service.backend.facts, service.gate.ledger
-    up = service.fleet.backend_up  # of any of them: whoever is away is told of by itself
-    model = facts.models[0] if facts.models else ""
-    return {
-        "ready": True,
-        "gate": service.url,
-        "admin": service.admin_url,
-        "backend": service.backend.url,
-        "backend_up": up,
-        "problem": "" if up else problem_of(service.gateway),
-        "model": model,
-        "usable_blocks": ledger.usable_blocks,
-        "block_size": ledger.layout.groups[0].block_size,
-        "max_context": service.gate.max_context,
-        "max_num_seqs": service.gate.config.max_num_seqs,
-        "policy": service.gate.config.policy.value,
-        "counter": service.reception.counter.name,
-        "ledger": service.ledger_address or "memory",
-        "instances": [_chosen(instance) for instance in service.instances],
-    }
-
-
-def tell_ready(
-    ready: Mapping[str, Any], *, as_json: bool, told: "Callable[[Mapping[str, Any]], str] | None" = None
-) -> None:
-    """On stdout: to programs as one JSON document, to people with what to try first."""
-    print(json.dumps(ready) if as_json else printable((told or _told_ready)(ready)), flush=True)
-
-
-def _told_ready(ready: Mapping[str, Any]) -> str:
-    gate, admin, model = ready["gate"], ready["admin"], ready["model"]
-    ask = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
-    body = json.dumps({"model": model} | ask if model else ask)
-    verb = "is ready" if ready["backend_up"] else "listens"
-    processes = f"\n  {ready['workers']} worker processes share port and pool" if "workers" in ready else ""
-    shared = "" if ready["ledger"] == "memory" or "workers" in ready else f"  ledger: {ready['ledger']}, shared\n"
-    return (
-        f"kvbudget {verb}: gate {gate} before {urls_of(ready)}, admin {admin}{processes}\n"
-        f"  engine: {state_of(ready)}\n{shared}"
-        f"  try it: curl {gate}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  look:   curl {admin}/v1/state\n"
-        f"  pages:  {page_of(admin)} in a browser"
-    )
-
-
-def state_of(ready: Mapping[str, Any]) -> str:
-    """What is known of the engines; a line for each."""
-    if len(ready["instances"]) > 1:
-        return "\n  engine: ".join(_told_of(instance) for instance in ready["instances"])
-    if not ready["backend_up"]:
-        return f"NOT UP YET ({ready['problem']}); requests get 503 until it is"
-    return (
-        f"pool of {ready['usable_blocks']} blocks x {ready['block_size']} tokens, context cap {ready['max_context']}, "
-        f"at most {ready['max_num_seqs']} sequences, policy {ready['policy']}, counting by {ready['counter']}"
-    )
-
-
-def urls_of(ready: Mapping[str, Any]) -> str:
-    """The engines' addresses."""
-    return " and ".join([instance["url"] for instance in ready["instances"]] or [ready["backend"]])
-
-
-def page_of(admin_url: str) -> str:
-    """The address to open on this machine; one that listens on all addresses is no address to go to."""
-    for every, own in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
-        admin_url = admin_url.replace(every, own)
-    return f"{admin_url}/"
-
-
-def _chosen(instance: "Instance") -> dict[str, object]:
-    """What the gate goes by for one engine, and whose word it is."""
-    gate, facts, settings = instance.member.gate, instance.backend.facts, instance.settings
-    own = facts.pool
-    return {
-        "name": instance.backend.name,
-        "url": instance.backend.url,
-        "up": gate.backend_up,
-        "problem": facts.problem,
-        "engine": facts.engine,
-        "models": list(facts.models),
-        "usable_blocks": gate.ledger.usable_blocks,
-        "usable_blocks_from": "the engine" if own and settings.pool_blocks != gate.ledger.usable_blocks else "settings",
-        "block_size": gate.ledger.layout.groups[0].block_size,
-        "max_context": gate.max_context,
-        "max_context_from": "the engine" if gate.max_context == gate.engine_context else "the pool or settings",
-        "max_num_seqs": gate.config.max_num_seqs,
-    }
-
-
-def _told_of(chosen: Mapping[str, Any]) -> str:
-    if not chosen["up"]:
-        return f"{chosen['name']} is NOT UP YET ({chosen['problem']}); no request goes there until it is"
-    name, engine, models = (
-        chosen["name"],
-        chosen["engine"] or "unknown engine",
-        ", ".join(chosen["models"]),
-    )
-    return (
-        f"{name} ({engine}, {models}): pool of {chosen['usable_blocks']} blocks x {chosen['block_size']} tokens, "
-        f"context cap {chosen['max_context']}, at most {chosen['max_num_seqs']} sequences"
-    )
-
-
-HTTP = Kind(lambda settings: settings, _start, _told_ready)
+HTTP = Kind(lambda settings: settings, _start, told_by_gate)

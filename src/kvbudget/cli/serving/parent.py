@@ -12,7 +12,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from kvbudget.cli.serve import embedded_of, start_demo_engine, tell_ready
+from kvbudget.cli.serve import embedded_of, start_demo_engine
+from kvbudget.cli.serving.ready_line import Ready, ReadyLine, tell_when_ready, told_by_gate
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.cli.serving.worker import Orders
 from kvbudget.edge.asgi import AsgiServer, start_asgi
@@ -123,9 +124,17 @@ class _Parent:
         return 0 if clean else 1
 
     def _tell_ready(self, admin_url: str) -> None:
-        first = next((one.ready for one in self._crew.workers if one.ready is not None), None)
-        if first is not None:
-            tell_ready({**first, "admin": admin_url, "workers": len(self._crew.workers)}, as_json=self._args.json)
+        """Of all of them: as the first that is not ready stands, if there is one."""
+
+        def look() -> Ready:
+            each = [one.ready for one in self._crew.workers if one.ready is not None]
+            stands = next((ready for ready in each if not ready["ready"]), each[0] if each else {"ready": False})
+            return {**stands, "admin": admin_url, "workers": len(self._crew.workers)}
+
+        line, ready = ReadyLine(told_by_gate, as_json=self._args.json), look()
+        line.tell(ready)
+        if not ready["ready"]:
+            self._tasks.add(asyncio.create_task(tell_when_ready(look, line.tell), name="tell when ready"))
 
     # For the crew
 

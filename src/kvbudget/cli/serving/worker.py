@@ -73,7 +73,7 @@ class Worker:
         return SocketStore(self._orders.ledger)
 
     def ready(self, document: Mapping[str, Any]) -> None:
-        """Tell the parent that it serves."""
+        """Tell the parent that it serves, and again that it is ready."""
         self._tell({"ready": document})
 
     def failed(self, error: InputError) -> None:

@@ -14,7 +14,10 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import tiers_of
 
 _DOWN: Final = "engine down"
-_SETTLES: Final = "the shared ledger is new or lost its memory: it gives no room until earlier leases are over"
+_SETTLES: Final = (
+    "the shared ledger has not answered yet, or it is new or lost its memory: it gives no room until earlier leases "
+    "are over"
+)
 
 
 def instance_routes(gateway: Gateway, now_ns: Callable[[], int]) -> list[Route]:

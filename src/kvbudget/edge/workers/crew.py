@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, number: int) -> None:
         self.number = number
         self.pid = 0
-        self.ready: dict[str, Any] | None = None  # what it said when it began to serve
+        self.ready: dict[str, Any] | None = None  # what it said last, since it began to serve
         self.restarts = 0
         self.pause_s = 0.0  # before the process that is there now, or comes next, was started
         self.code: int | None = None  # how the last process ended
@@ -193,7 +193,10 @@ class Crew:
                 error.code = failed["code"]
                 self._failed.set_exception(error)
             return False
+        serves_already = worker.is_up
         worker.ready = told["ready"]
+        if serves_already:  # what it waited for has come
+            return True
         if worker.restarts:
             log.info("worker %d serves again", worker.number)
         if worker.reload:

@@ -46,7 +46,7 @@ class Replica:
         self.tells_tenants = tells_tenants
         self.branch = branch
         until_ns = now_ns + branch.lease_ns
-        self.first = SliceChanged(Blocks(0), 0, until_ns, Blocks(0), opens_ns=until_ns)
+        self.first = SliceChanged(Blocks(0), 0, until_ns, Blocks(0), settling=True, opens_ns=until_ns)
         self._next_ns = now_ns  # when to call, if nothing happens before
         self._last_ns = now_ns - GAP_NS
         self._told: tuple[tuple[int, int], str | None] | None = None

@@ -92,7 +92,7 @@ class Expectation:
         return sorted(((self.remaining_ns(one, now_ns), one) for one in running), key=lambda pair: pair[0])
 
     def _turnover_ns(self, running: list[Reservation], turns: float, sequences: int, last_ns: int) -> int:
-        """All that run are not enough: their blocks are missing `turns` times. `last_ns`: when the last of them ends."""
+        """All that run are not enough: their blocks are missing `turns` times. `last_ns`: when the last one ends."""
         turns = max(turns, sequences / sum(one.footprint.total_sequences for one in running))
         mean_tokens = sum(one.footprint.max_new_tokens for one in running) / len(running)
         return min(max(last_ns, int(turns * mean_tokens * self.used_share * self.ns_per_token)), MAX_WAIT_NS)
