@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 SERVE = ["serve", "--embedded-engine", "--port", "0", "--admin-port", "0", "--json"]
+TEXT = (files("kvbudget.edge.web") / "static" / "chinese.js").read_text(encoding="utf-8")
+CHINESE = json.loads(TEXT[TEXT.index("{") : TEXT.index("\n};") + 2])
 COMMAND = [sys.executable, "-m", "kvbudget", *SERVE]
 
 
@@ -152,6 +155,17 @@ def test_findings_and_the_next_half_hour_are_shown(browser: "Browser", gate: dic
     with urllib.request.urlopen(f"{gate['admin']}/v1/findings", timeout=20) as answer:
         codes = [one["code"] for found in json.load(answer)["instances"] for one in found["findings"]]
     assert page.locator("#findings li code").all_text_contents() == codes
+    english = page.locator("#findings li").first.text_content()
+    page.click("#language")
+    first = page.locator("#findings li").first
+    expect(first).to_contain_text(CHINESE["verdicts"][codes[0]][0])
+    expect(first.locator("em").first).to_have_text(CHINESE["verdicts"][codes[0]][1])
+    first.locator("summary").click()  # the gate's own words, with its figures
+    assert english is not None
+    for own in re.findall(r"\d[\d.,]*\d", english.partition(codes[0])[2]):
+        expect(first.locator("details")).to_contain_text(own)
+    page.click("#language")
+    expect(page.locator("#findings li").first).to_have_text(english)
     expect(page.locator("#t-forecast tbody tr")).to_have_count(1)
     expect(page.locator("#t-forecast tbody tr")).to_contain_text("8,192")
     expect(page.locator("#t-forecast tbody tr")).to_contain_text("too little seen yet")  # a gate of a minute or two

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from kvbudget.diagnose.verdict import CODES
 from kvbudget.edge.web.asked import asked_in
 from kvbudget.edge.web.examples import examples_told
 from kvbudget.edge.web.pages import _document, _State
@@ -80,6 +81,13 @@ def test_every_finding_has_a_text() -> None:
     assert len(codes) > 50
     assert CHINESE["findings"].keys() == codes
     assert all(len(texts) == 2 and all(texts) for texts in CHINESE["findings"].values())
+
+
+def test_every_verdict_has_a_text() -> None:
+    assert CHINESE["verdicts"].keys() == CODES.keys()
+    assert all(len(texts) == 2 and all(texts) for texts in CHINESE["verdicts"].values())
+    assert all(re.search("[\u4e00-\u9fff]", text) for texts in CHINESE["verdicts"].values() for text in texts)
+    assert not CHINESE["verdicts"].keys() & CHINESE["findings"].keys()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-// What the planner says in English sentences, in Chinese: findings by their codes, other sentences by their pattern.
+// What planner and gate say in English sentences, in Chinese: findings and verdicts by their codes, other sentences by
+// their pattern.
 // Strict JSON between the braces; a test reads it, and holds it to all that the planner can say on the page.
 export const CHINESE = {
   "findings": {
@@ -61,6 +62,32 @@ export const CHINESE = {
     "quantised_block_not_divisible": ["某个 rank 分到的矩阵不是量化分块的整数倍。", "换一个张量并行数。"],
     "state_heads_not_divisible": ["循环状态的 heads 不能平均分到各 rank。", "换一个能整除的张量并行数。"],
     "vocabulary_not_divisible": ["补齐后的词表不能平均分到各 rank。", "换一个张量并行数，通常是 2 的幂。"]
+  },
+  "verdicts": {
+    "stuck": ["有请求在等待，却什么也没有计算，而且没有一处是满的：调度器停住了。", "中止最早的请求，并重启该实例。"],
+    "pool_full": ["引擎的块已用完：请求为块而等待，或被抢占。", "只放进放得下的请求。"],
+    "runaway_output": ["几个停不下来的回答占住了几乎整个池。", "给每个请求设置 max_tokens。"],
+    "budget_full": ["承诺（网关的或引擎的）已用完，而池里还有空闲的块。", "降低 max_tokens，或用会学习的策略（learned）。"],
+    "engine_rejecting": ["引擎自己拒绝了请求，或让它们失败。", "在引擎前面放一个带期限的队列。"],
+    "deferred": ["请求等待的是 LoRA 槽位、KV 传输或语法，而不是空间。", "检查 --max-loras、连接器或 schema。"],
+    "seqs_full": ["运行数已达 max_num_seqs，池里有空间，其他请求却在等待。", "提高 --max-num-seqs。"],
+    "compute_bound": ["预填充占去了步数：池和位置都有余，请求仍在等待。", "调整 --max-num-batched-tokens，或让前缀共享。"],
+    "sub_pool_full": ["池的一部分已满，另一部分几乎是空的。", "在各部分之间重新分配显存。"],
+    "bypass": ["有请求绕过网关到达引擎。", "关掉另一条路。"],
+    "rank_imbalance": ["同一模型的一个 rank 或副本已满，另一个几乎空闲。", "按空闲的块来分配请求。"],
+    "client_timeouts": ["客户端放弃了请求：为它们的计算白费，tokens/s 也因此虚高。", "按期限尽早拒绝。"],
+    "insufficient_data": ["所知太少，无法下结论。", "收集原文里列出的数据。"],
+    "prefix_cache_below_block": ["前缀缓存不可能命中：共享的部分不足一个块。", "让共享部分满一个块，或关掉前缀缓存。"],
+    "prefix_cache_too_small": ["共享的部分在再次用到之前就被挤出。", "先按前缀路由，再加大缓存。"],
+    "fixed_footprint": ["每个请求不论长短都占去很大一份。", "用更小的块，或不用投机解码。"],
+    "prefix_cache_no_sharing": ["提示够长，缓存有余，却没有内容重复出现。", "把变化的内容放在相同的内容之后。"],
+    "prefix_cache_off": ["前缀缓存关着，而要计算的提示有好几个块长。", "打开 --enable-prefix-caching。"],
+    "over_provisioned": ["池远大于能同时运行的请求所需。", "提高上限，或把显存让给别的用途。"],
+    "healthy": ["没有请求等待空间，没有抢占，也没有拒绝。", "无需处理。"],
+    "pool_filling": ["还没有请求等待，但照此速度池很快会满。", "少放进一些，或继续观察。"],
+    "arrivals_exceed_service": ["队列在变长：到达的多于完成的。", "增加容量，或限制到达。"],
+    "counter_unwired": ["前缀缓存的命中没有被计数，但其他数字表明有命中。", "以其他数字为准。"],
+    "reporting_change": ["某个数字或名称在另一版本里含义不同。", "比较之前先核对版本。"]
   },
   "phrases": [
     ["^(\\w+): ('.*') is out of range; a whole number from 1 to ([\\d,]+)$", "$1：$2 超出范围；请填 1 到 $3 的整数"],

@@ -13,9 +13,10 @@ export function told(text) {
   return language === "zh" ? inChinese(text) : text;
 }
 
-// A finding: what holds and what to do. In Chinese by its code, with the planner's or the engine's own words to open.
+// A finding: what holds and what to do. In Chinese by its code, with the planner's, the gate's or the engine's own words
+// to open.
 export function finding({ code, message, fix }) {
-  const known = language === "zh" ? CHINESE.findings[code] : undefined;
+  const known = language === "zh" ? CHINESE.findings[code] ?? CHINESE.verdicts[code] : undefined;
   if (!known) return [element("code", {}, code), ` ${message}. `, element("em", {}, fix)];
   const own = element("details", { lang: "en" }, element("summary", { lang: "zh-Hans" }, word("original")), `${message}. ${fix}`);
   return [element("code", {}, code), ` ${known[0]}`, element("em", {}, known[1]), own];

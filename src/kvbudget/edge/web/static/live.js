@@ -1,5 +1,5 @@
 // The live gate: draws what the gate tells once a second, and takes up again by itself when the line is cut.
-import { chartWidth, drawn, element, fetched, fill, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, sent, swatch, word } from "./dom.js";
+import { chartWidth, drawn, element, fetched, fill, finding, inLanguage, linkPages, number, otherLanguage, problem, refusalIn, sent, swatch, word } from "./dom.js";
 import { COUNTS, LENGTHS, nearest } from "./scales.js";
 
 const by = (id) => document.getElementById(id);
@@ -232,10 +232,9 @@ function tables() {
     ["col.expected", true, (row) => row.expected_ms ? seconds(row.expected_ms) : "–"],
     ["col.deadline", true, (row) => seconds(row.deadline_in_ms)],
   ], now.queue.next);
-  by("findings").replaceChildren(...found.flatMap((one) => one.findings.map((finding) => {
-    const first = finding.actions[0];
-    const told = first ? element("em", {}, `${first.what} (${word(`cost.${first.cost}`)})`) : "";
-    return element("li", { class: finding.severity }, `${one.instance}: `, element("code", {}, finding.code), ` ${finding.message}. `, told);
+  by("findings").replaceChildren(...found.flatMap((one) => one.findings.map(({ code, severity, message, actions: [first] }) => {
+    const fix = first ? `${first.what} (${word(`cost.${first.cost}`)})` : "";
+    return element("li", { class: severity }, `${one.instance}: `, ...finding({ code, message, fix }));
   })));
   fill(by("t-forecast"), [
     ["col.instance", false, (row) => row.name], ["col.demand", true, (row) => number(row.demand_tokens)],
