@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvbudget.extras import install
 from snapshots import vllm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def test_the_libraries_are_really_missing() -> None:
     assert "orjson" in OF_THE_GATE
     done = bare("serve", "--backend", "http://127.0.0.1:1")
     assert done.returncode == 2
-    assert "kvbudget[gate]" in done.stderr
+    assert install("gate") in done.stderr
 
 
 def test_a_key_is_made() -> None:

@@ -11,6 +11,7 @@ from kvbudget import __version__
 from kvbudget.cli.interrupts import INTERRUPTED, ending_at_once
 from kvbudget.cli.output import error_written, times_written, written_out
 from kvbudget.errors import InputError, printable
+from kvbudget.extras import install
 from kvbudget.units import any_number, whole_number
 
 EXIT_GOOD = 0
@@ -272,8 +273,7 @@ def _missing(name: str, error: ModuleNotFoundError, *, as_json: bool) -> int:
     missing = (error.name or "").partition(".")[0]
     if missing == "kvbudget":
         raise error
-    extra = "gate,envoy" if name == "extproc" else "gate"
-    how = f"pip install 'kvbudget[{extra}]' (in a checkout: '.[{extra}]')"
+    how = install("gate", "envoy") if name == "extproc" else install("gate")
     print(f"kvbudget {name} needs {missing}; next: {how}", file=sys.stderr)
     if as_json:
         error_written("missing_library", f"kvbudget {name} needs {missing}", how)

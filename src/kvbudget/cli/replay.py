@@ -16,6 +16,7 @@ from kvbudget.cli.output import written_out
 from kvbudget.cli.reshaping import add_reshaping, reshaping_of
 from kvbudget.edge.traces.read import FORMATS, load_trace
 from kvbudget.errors import BadValueError, UnsupportedError
+from kvbudget.extras import install
 
 if TYPE_CHECKING:
     from kvbudget.edge.replay.run import ReplaySettings
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from kvbudget.edge.replay.run import replay
     except ImportError as error:
-        raise UnsupportedError(f"replay needs {error.name}", fix="pip install '.[gate]' in a checkout") from None
+        raise UnsupportedError(f"replay needs {error.name}", fix=install("gate")) from None
     settings = _settings(args)
     _raise_open_files(settings.concurrency_limit)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kvbudget.errors import UnsupportedError
+from kvbudget.extras import install
 from kvbudget.planner.curve import concurrency_curve, requests_at
 from kvbudget.planner.request import Plan
 from kvbudget.report.amounts import gib, interval_of, parts_of
@@ -41,7 +42,6 @@ _POINTS_PER_DOUBLING = 16
 _LONG_STEP = 2  # so few requests hold over a wide range of lengths
 _NEAR_THE_END, _AT_THE_END, _ROOM_FOR_A_LABEL = 0.6, 0.85, 0.25  # of the whole axis
 _NEAR = 1.3  # lengths whose labels would lie on one another
-_INSTALL = "pip install 'kvbudget[report]' (in a checkout: '.[report]')"
 
 
 def memory_spec(plan: Plan, *, width: int, height: int) -> Spec:
@@ -260,4 +260,4 @@ def _converter() -> Any:
 
 
 def _missing(package: str) -> UnsupportedError:
-    return UnsupportedError(f"charts need {package}, which is not installed", fix=_INSTALL)
+    return UnsupportedError(f"charts need {package}, which is not installed", fix=install("report"))

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, unquote
 from kvbudget.edge.bank.memory import MemoryStore
 from kvbudget.edge.bank.store import BankStore, Woken, not_heeded
 from kvbudget.errors import BadValueError, UnsupportedError, printable
+from kvbudget.extras import install
 from kvbudget.units import is_digits
 
 PASSWORD: Final = "KVBUDGET_LEDGER_PASSWORD"  # noqa: S105 the name of a variable of the environment
@@ -95,7 +96,7 @@ def store_from_url(
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             f"--ledger {address.shown}: {error.name} is not installed",
-            fix="pip install 'kvbudget[redis]' (in a checkout: '.[redis]')",
+            fix=install("redis"),
         ) from None
     return RedisStore(address, timeout_s=min(lease_ns / 8e9, _LONGEST_TIMEOUT_S), woken=woken)
 

@@ -16,6 +16,7 @@ from kvbudget.edge.tokens.limits import MAX_RUN_CHARS, MAX_TEXT_BYTES, check_tex
 from kvbudget.edge.tokens.threads import DEADLINE_S, CountingThreads
 from kvbudget.edge.tokens.tokenizer import INLINE_BYTES_WITHOUT_FAST
 from kvbudget.errors import BadConfigError
+from kvbudget.extras import install
 
 _REASON_CHARS = 500
 
@@ -39,7 +40,7 @@ class MistralCounter:
         except ImportError as error:
             raise BadConfigError(
                 f"{folder} holds a tokenizer of Mistral's own form, and mistral-common is not installed ({error})",
-                fix="pip install 'kvbudget[mistral]' (in a checkout: '.[mistral]'), or --tokenizer engine",
+                fix=f"{install('mistral')}, or --tokenizer engine",
             ) from None
         file = mistral_file(folder)
         if file is None:
