@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from kvbudget.cli.main import main, parser_of
-from kvbudget.cli.serve import _reload
+from kvbudget.cli.serve import _reload, log_to_stderr
 from kvbudget.cli.serving.ready_line import page_of
 from kvbudget.cli.serving.settings import settings_from
 from kvbudget.errors import BadConfigError, BadValueError, InputError
@@ -122,6 +123,29 @@ def test_spans_reach_a_collector_before_the_process_has_ended(monkeypatch: pytes
     spans = asyncio.run(trace())
     assert [span.name for span in spans if span.kind == 2] == ["POST /v1/chat/completions"]
     assert {span.resource["service.name"] for span in spans} == {"mine"}
+
+
+def test_a_log_on_stderr_has_no_line_that_somebody_else_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    forged = "x\r\n2026-01-01 00:00:00,000 INFO kvbudget: all is well\x1b[2J\x9b\u2028b"
+    try:
+        log_to_stderr("worker 1: ")
+        log = logging.getLogger("kvbudget.test")
+        log.warning("of a client: %s", forged)
+        try:
+            raise ValueError(forged)
+        except ValueError:
+            log.exception("failed on %s", forged)
+    finally:
+        root.handlers = before
+    told = capsys.readouterr().err
+    assert told.replace("\n", "").isprintable()
+    begins = [line for line in told.splitlines() if not line.startswith(" ")]
+    assert [re.sub(r"^[\d :,-]+", "", line)[:42] for line in begins] == [
+        "WARNING kvbudget.test: worker 1: of a clie", "ERROR kvbudget.test: worker 1: failed on x?"[:42],
+    ]  # fmt: skip
+    assert "Traceback" in told
 
 
 def test_people_are_told_a_curl_to_try() -> None:

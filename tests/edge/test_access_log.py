@@ -55,6 +55,25 @@ def test_who_is_served_refused_not_understood_or_gone_has_one_line_each(play: An
     play(scene, {"count": 100}, serve={"access_log": str(path)})
 
 
+HOSTILE = 'm\r\n{"outcome":"finished"}\x1b[2J\x7f\x85\x9b31m\u2028\u202e\U000e0001é'
+
+
+def test_what_a_client_names_forges_no_line_and_steers_no_terminal(play: Any, tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+
+    async def scene(stand: Stand) -> None:
+        for model in (HOSTILE, "mé"):
+            assert (await stand.chat(model=model)).status_code == 200
+        await stand.service._access_log.flush()
+        text = path.read_text()
+        assert text.replace("\n", "").isprintable()
+        assert text.count("\n") == len(text.splitlines()) == 2
+        assert [line["model"] for line in lines(path)] == [HOSTILE, "mé"]
+        assert "mé" in text
+
+    play(scene, {"count": 100}, serve={"access_log": str(path)})
+
+
 def test_a_log_that_was_renamed_is_opened_anew(tmp_path: Path) -> None:
     path, older = tmp_path / "access.jsonl", tmp_path / "access.jsonl.1"
 

@@ -111,10 +111,11 @@ def _run(serving: Coroutine[Any, Any, int]) -> int:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """What files, engines and clients tell is logged as text that steers no terminal."""
+    """What files, engines and clients tell is logged as text that steers no terminal, and begins no line of the log:
+    what goes on in another line, as a traceback does, is indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return printable(super().format(record)).replace("\n", "\n  ")
 
 
 def log_to_stderr(who: str = "") -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ log = logging.getLogger("kvbudget.access")
 
 STDOUT = "-"
 EVERY_S = 0.5
+_DEL = b"\x7f"
 MOST_WAITING_BYTES = 8 << 20  # of lines that the disk has not taken yet; more are lost, and counted
 
 
@@ -136,7 +138,7 @@ class AccessLog:
                 "queue_ms": _ms(admitted.waited_ns),
                 "first_token_ms": None if record.first_ns is None else _ms(record.first_ns - record.since_ns),
             }
-        line = orjson.dumps(entry | more, option=orjson.OPT_APPEND_NEWLINE)
+        line = _line_of(entry | more)
         if self._waiting_bytes + len(line) > MOST_WAITING_BYTES:
             self.lost += 1
             return
@@ -178,6 +180,19 @@ class AccessLog:
             os.close(self._file)
         found = os.fstat(file)
         self._file, self._inode = file, (found.st_dev, found.st_ino)
+
+
+def _line_of(entry: dict[str, object]) -> bytes:
+    """JSON escapes the control characters of ASCII alone, DEL aside. Whatever else could end a line or steer a terminal
+    (U+0085, U+009B, U+2028, marks of direction) is escaped here: a client chose the name of its model."""
+    line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+    if line.isascii() and _DEL not in line:
+        return line
+    return "".join([one if one.isprintable() else _escaped(one) for one in line[:-1].decode()]).encode() + b"\n"
+
+
+def _escaped(one: str) -> str:
+    return "".join([f"\\u{unit[0]:04x}" for unit in struct.iter_unpack(">H", one.encode("utf-16-be"))])
 
 
 def _pieces(lines: list[bytes], most_bytes: int) -> Iterator[bytes]:

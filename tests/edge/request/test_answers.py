@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 import kvbudget.edge
+from kvbudget.edge.http.exchange import ErrorForm, Exchange
+from kvbudget.edge.http.heads import parse_request_head
 from kvbudget.edge.openai.errors import ERROR_TYPES
 from kvbudget.edge.request.answers import ANSWERS, Refuser, retry_headers, told_s
+from kvbudget.edge.surfaces.dialects import ANTHROPIC
 from kvbudget.gate.commands import Reject
 from kvbudget.gate.refusing.refusals import QueueBound, Refusal
 from kvbudget.gate.waiting.expectation import MAX_WAIT_NS
@@ -153,3 +156,48 @@ def test_a_prompt_that_was_only_bounded_is_not_claimed_to_be_counted() -> None:
     for refusal in (Refusal.CONTEXT_EXCEEDED, Refusal.NEVER_FITS, Refusal.QUEUE_FULL):
         assert b"not counted exactly" in refuser.answer(reject(refusal), exact=False)[2]
         assert b"not counted exactly" not in refuser.answer(reject(refusal))[2]
+
+
+class _Carrier:
+    """Keeps what is sent."""
+
+    may_keep_alive = True
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def answered(self, keep_alive: bool) -> None:
+        """The answer is complete."""
+
+
+@pytest.mark.parametrize("errors", [None, ANTHROPIC])
+def test_an_error_of_the_engine_is_passed_on_with_each_header_once(errors: ErrorForm | None) -> None:
+    carrier = _Carrier()
+    head = parse_request_head(b"POST /v1/messages HTTP/1.1\r\nHost: h\r\ncontent-length: 0")
+    exchange = Exchange(head, b"", "127.0.0.1:1", 0, carrier)  # type: ignore[arg-type]
+    exchange.errors = errors
+    theirs = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", b"99"),
+        (b"x-request-id", b"the-engines"),
+        (b"request-id", b"the-engines"),
+        (b"x-ratelimit-limit-tokens", b"1"),
+        (b"x-ratelimit-remaining-tokens", b"1"),
+        (b"anthropic-ratelimit-tokens-limit", b"1"),
+        (b"x-kvbudget-queue-ms", b"9"),
+        (b"connection", b"x-hop"),
+        (b"x-hop", b"1"),
+        (b"x-of-the-engine", b"1"),
+    ]
+    Refuser("p", random.Random(1)).passed_on(exchange, 500, theirs, b"{}", b"mine", 2_000_000)
+    lines = carrier.sent.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    names = [line.partition(":")[0] for line in lines]
+    assert sorted(names) == sorted(set(names))
+    told = dict(line.split(": ", 1) for line in lines)
+    assert (told["x-request-id"], told["x-kvbudget-queue-ms"], told["content-length"]) == ("mine", "2", "2")
+    assert (told["content-type"], told["x-of-the-engine"]) == ("application/problem+json", "1")
+    assert told["request-id"] == ("the-engines" if errors is None else "mine")
+    assert "x-hop" not in told
