@@ -74,6 +74,20 @@ def test_every_api_is_charged_and_forwarded_with_its_cap(play: Play, path: str) 
     play(scene, {"count": 10})
 
 
+def test_a_cap_that_is_written_in_is_no_less_than_the_tokens_that_are_wanted_at_least(play: Play) -> None:
+    """An engine refuses min_tokens over max_tokens, and the client named no max_tokens that could be."""
+
+    async def scene(stand: Stand) -> None:
+        path = "/v1/chat/completions"
+        for least, cap in ((200, 200), (10, 64), (64, 64), (None, 64), (10**15, 502), (True, 64), (-5, 64), ("9", 64)):
+            answer = await stand.client.post(path, json={**BODIES[path], "min_tokens": least})
+            assert (answer.status_code, stand.engine.requests[-1]["max_tokens"]) == (200, cap), least
+        await stand.client.post(path, json={**BODIES[path], "min_tokens": 200, "max_tokens": 100})
+        assert stand.engine.requests[-1]["max_tokens"] == 100  # what a client contradicts itself in is not ours
+
+    play(scene, {"count": 10})
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_every_api_says_in_its_own_form_that_a_prompt_is_too_long(play: Play, path: str) -> None:
     async def scene(stand: Stand) -> None:

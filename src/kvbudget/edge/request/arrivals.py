@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from kvbudget.edge.instances.vocabularies import counts_of
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.request.flow import Flow
+from kvbudget.edge.surfaces import members
 from kvbudget.edge.tokens.count import Count
 from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.gate.events import Arrived
@@ -47,6 +48,8 @@ class Arrivals:
         if charge is None and exact and gateway.prefix_credit:  # nothing that was only bounded has keys
             prefix = self._prefix_keys.of(ask, counted, gateway.fleet.key_tokens)
         model, default = ask.model, self.default_new_tokens
+        if ask.max_new_tokens is None:
+            default = members.at_least(ask.body, default)
         route = _ROUTES[ask.surface] + (model or "")
         most, sequences, tenant, priority = ask.max_new_tokens, ask.sequences, identity.tenant, identity.priority
         # fmt: off

@@ -101,6 +101,15 @@ def max_new(body: dict[str, object], field: str, *, low: int = 1, at: str = "") 
     return None if value is None else Tokens(max(value, 1))
 
 
+def at_least(body: dict[str, object], cap: Tokens) -> Tokens:
+    """The cap to write in where the client named none: vLLM 0.32 refuses one below `min_tokens`, and by itself takes
+    all that is left of the window."""
+    least = body.get("min_tokens")
+    if type(least) is int and cap < least <= fields.LARGEST_INTEGER:
+        return Tokens(least)
+    return cap
+
+
 def truncation(body: dict[str, object]) -> Tokens | None:
     """`truncate_prompt_tokens` of a generating request: a positive number is honoured (vLLM 0.32 keeps that many
     tokens). -1 (to the engine's own window) and 0 are refused: the gate would have to guess what remains."""
