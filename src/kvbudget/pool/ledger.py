@@ -73,7 +73,8 @@ class Ledger:
     key_blocks: int = 1
     prefixes: LivePrefixes = field(init=False)
     key_tokens: Tokens = field(init=False)  # what a key of a prefix stands for; 0: nothing is shared in this layout
-    capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin, at most the slice
+    pool_blocks: Blocks = field(init=False)  # what may be promised by all who share the pool: usable minus margin
+    capacity_blocks: Blocks = field(init=False)  # what we may promise: that, at most the slice
     slice_blocks: Blocks | None = None  # of a pool that several share, what is ours to promise; None: all of it
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
@@ -97,7 +98,10 @@ class Ledger:
     def peak_sum_blocks(self) -> Blocks:
         """Sum of all peaks, what is shared counted once: what would be held if everybody stood at the worst moment at
         once. While one who asks is offered a credit, that is taken off already."""
-        return Blocks(self._peak_sum - self.prefixes.saved_keys * self._blocks_per_key)
+        prefixes = self.prefixes
+        if not prefixes.held_keys:
+            return Blocks(self._peak_sum)
+        return Blocks(self._peak_sum - prefixes.saved_keys * self._blocks_per_key)
 
     @property
     def shared_prefix_blocks(self) -> Blocks:
@@ -255,10 +259,10 @@ class Ledger:
             self._peak_sum += living.peak_blocks
             self._unpaced_peak_sum += 0 if living.paced else living.peak_blocks
 
-    @property
-    def pool_blocks(self) -> Blocks:
-        """What may be promised of the whole pool, by all who share it: usable minus margin."""
-        return Blocks(max(0, self.usable_blocks - self.margin_blocks))
+    def keep_back(self, margin_blocks: int) -> None:
+        """Another margin from now on."""
+        self.margin_blocks = margin_blocks
+        self._set_capacity()
 
     def allow(self, slice_blocks: Blocks) -> None:
         """Only so much of the pool is ours to promise from now on. What is promised stays so."""
@@ -268,7 +272,7 @@ class Ledger:
         self._set_capacity()
 
     def _set_capacity(self) -> None:
-        pool = self.pool_blocks
+        pool = self.pool_blocks = Blocks(max(0, self.usable_blocks - self.margin_blocks))
         self.capacity_blocks = pool if self.slice_blocks is None else min(pool, self.slice_blocks)
 
     def get(self, reservation_id: str) -> Reservation | None:
@@ -324,10 +328,13 @@ class Ledger:
             raise AccountingError(f"reservation {reservation_id!r} does not live") from None
 
     def _add(self, reservation: Reservation, sign: int) -> None:
-        self._peak_sum += sign * reservation.peak_blocks
-        self._sequences += sign * reservation.footprint.total_sequences
+        peak, sequences = int(reservation.peak_blocks), reservation.footprint.total_sequences
+        if sign < 0:  # compiled, to multiply by a negative number is slow
+            peak, sequences = -peak, -sequences
+        self._peak_sum += peak
+        self._sequences += sequences
         if not reservation.paced:
-            self._unpaced_peak_sum += sign * reservation.peak_blocks
+            self._unpaced_peak_sum += peak
 
 
 def _prompt_tokens(reservation: Reservation) -> int:
