@@ -95,7 +95,6 @@ class Upstream:
     def relay(
         self,
         exchange: Exchange,
-        *,
         method: bytes,
         target: bytes,
         headers: Headers | ClientHeaders,
