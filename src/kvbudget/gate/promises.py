@@ -104,7 +104,7 @@ class Promises:
     @property
     def _places(self) -> int:
         most, ours = self._config.max_num_seqs, self._slice_sequences
-        return most if ours is None else min(most, ours)
+        return most if ours is None or ours > most else ours
 
     @property
     def _outside_sequences(self) -> int:

@@ -76,11 +76,11 @@ class Ledger:
     pool_blocks: Blocks = field(init=False)  # what may be promised by all who share the pool: usable minus margin
     capacity_blocks: Blocks = field(init=False)  # what we may promise: that, at most the slice
     slice_blocks: Blocks | None = None  # of a pool that several share, what is ours to promise; None: all of it
+    sequences: int = 0  # that the engine runs for all living reservations
+    unseen_prompt_tokens: int = 0  # of reservations that have produced nothing yet: what may still wait for prefill
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
-    _sequences: int = 0
-    _unseen_prompt_tokens: int = 0
     _blocks_per_key: int = field(init=False)
     _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
     changes: int = 0  # rises with whatever may change who may have a promise, or what is shared
@@ -112,16 +112,6 @@ class Ledger:
     def unpaced_peak_blocks(self) -> Blocks:
         """Peaks of those whose progress cannot be watched, each by itself."""
         return Blocks(self._unpaced_peak_sum)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that the engine runs for all living reservations."""
-        return self._sequences
-
-    @property
-    def unseen_prompt_tokens(self) -> Tokens:
-        """Prompt tokens of reservations that have produced nothing yet: what may still wait for prefill."""
-        return Tokens(self._unseen_prompt_tokens)
 
     def offer(
         self,
@@ -183,7 +173,7 @@ class Ledger:
         self._living[reservation_id] = made
         self._add(made, +1)
         self.changes += 1
-        self._unseen_prompt_tokens += _prompt_tokens(made)
+        self.unseen_prompt_tokens += footprint.prompt_tokens * footprint.sequences
         return made
 
     def progress(self, reservation_id: str, new_tokens: int, now_ns: int) -> Reservation:
@@ -198,7 +188,7 @@ class Ledger:
             living.first_seen_ns = now_ns
             self.changes += 1
             self.prefixes.computed(living.reservation_id)
-            self._unseen_prompt_tokens -= _prompt_tokens(living)
+            self._is_read(living)
         living.seen_tokens = min(living.seen_tokens + max(0, new_tokens), living.footprint.max_new_tokens)
 
     def lose_pace(self, reservation_id: str) -> Reservation:
@@ -236,7 +226,7 @@ class Ledger:
         self.charged_again += self._blocks_per_key * self.prefixes.leave(reservation_id)
         self._add(ended, -1)
         if ended.first_seen_ns is None:
-            self._unseen_prompt_tokens -= _prompt_tokens(ended)
+            self._is_read(ended)
         return ended
 
     def resize(self, layout: Layout, usable_blocks: Blocks) -> None:
@@ -327,18 +317,18 @@ class Ledger:
         except KeyError:
             raise AccountingError(f"reservation {reservation_id!r} does not live") from None
 
+    def _is_read(self, reservation: Reservation) -> None:
+        footprint = reservation.footprint
+        self.unseen_prompt_tokens -= footprint.prompt_tokens * footprint.sequences
+
     def _add(self, reservation: Reservation, sign: int) -> None:
         peak, sequences = int(reservation.peak_blocks), reservation.footprint.total_sequences
         if sign < 0:  # compiled, to multiply by a negative number is slow
             peak, sequences = -peak, -sequences
         self._peak_sum += peak
-        self._sequences += sequences
+        self.sequences += sequences
         if not reservation.paced:
             self._unpaced_peak_sum += peak
-
-
-def _prompt_tokens(reservation: Reservation) -> int:
-    return reservation.footprint.prompt_tokens * reservation.footprint.sequences
 
 
 def _life(reservation: Reservation) -> int:
