@@ -74,7 +74,10 @@ class GatePairs:
         arrived = Arrived(name, (Tokens(16),), Tokens(BLOCKS_EACH * 16 - 16), Tokens(64))
         forwarded: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[name] = forwarded
-        if not self._lending.asks_first(arrived, lambda: self.push(arrived)):
+        now_ns = time.monotonic_ns()
+        if self._lending.has_to_ask(arrived, now_ns):
+            self._lending.ask_for(arrived, now_ns, lambda: self.push(arrived))
+        else:
             self.push(arrived)
         if forwarded.done():
             await asyncio.sleep(0)
@@ -84,10 +87,11 @@ class GatePairs:
         self.push(Ended(name, Outcome.FINISHED, Tokens(1)))
 
     def push(self, event: Event) -> None:
-        for command in self._gate.handle(event, time.monotonic_ns()):
+        now_ns = time.monotonic_ns()
+        for command in self._gate.handle(event, now_ns):
             if isinstance(command, Forward | Reject):
                 self._waiting.pop(command.request_id).set_result(isinstance(command, Forward))
-        self._lending.nudge()
+        self._lending.nudge(now_ns)
 
     # What `Lending` wants of a gateway
 

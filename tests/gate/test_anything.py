@@ -84,4 +84,4 @@ def parts_of(gate: Gate) -> Iterable[Any]:
     yield from (queue._by_key, queue._key_of, queue._order, queue._deadlines, queue._parts, queue._sums)
     yield from (learned.batch.tracked, learned.outlook.shares, learned.lengths._habits, gate.overtaking._heads)
     yield from (gate.fairness.shares._accounts, gate.fairness.shares._charges, gate.fairness.shares._flows)
-    yield from (gate.promises._dared, gate.tails, gate.tails._names)
+    yield from (gate.promises._dared, gate.tails.due, gate.tails._names)

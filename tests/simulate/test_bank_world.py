@@ -112,8 +112,8 @@ class HeedsOldAnswers(Branch):
     """An answer to an earlier call raises the slice."""
 
     def heard(self, answer: Answer, now_ns: int) -> bool:
-        if self._sent_ns is None:
-            self._sent_ns = now_ns
+        if self.waits_since_ns is None:
+            self.waits_since_ns = now_ns
         return super().heard(answer._replace(number=self._number), now_ns)
 
 
@@ -131,7 +131,7 @@ class IgnoresDrift(Branch):
     """Clocks are taken to go alike."""
 
     def heard(self, answer: Answer, now_ns: int) -> bool:
-        sent_ns = self._sent_ns
+        sent_ns = self.waits_since_ns
         counts = super().heard(answer, now_ns)
         if counts and sent_ns is not None:
             self.until_ns = sent_ns + self.lease_ns

@@ -112,7 +112,9 @@ class GatewayInstance(SteppingInstance):
     def look_soon(self) -> None:
         """An abort is heard of; this engine needs no look to be known."""
 
-    def relay(self, exchange: Exchange, *, body: bytes, watcher: Flow, **_: Any) -> object:
+    def relay(
+        self, exchange: Exchange, method: bytes, target: bytes, headers: Any, body: bytes, own: Any, watcher: Flow
+    ) -> object:
         """The engine gets what was written into the body."""
         client = self._clients[watcher.key]
         forward = self.said[watcher.key]

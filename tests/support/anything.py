@@ -540,7 +540,7 @@ def what_is_left(gate: Gate) -> dict[str, Any]:
         "lane's tokens": shares.lane._unseen_tokens,
         "sequences of all": shares._all.sequences.now,
         "tracked": len(gate.learned.batch.tracked),
-        "tails": len(gate.tails),
+        "tails": len(gate.tails.due),
         "ended": len(gate.tails._names),
     }
     for account in shares._accounts.values():

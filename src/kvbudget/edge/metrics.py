@@ -43,16 +43,20 @@ _FRESH: Final = 256
 class Histogram:
     """Counts by upper bound (`le`), and the sum."""
 
-    __slots__ = ("_bounds", "_counts", "_fresh", "_sum")
+    __slots__ = ("_bounds", "_counts", "_fresh", "_sum", "_zeros")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._fresh: list[float] = []  # not counted yet: to append takes a third of the time of counting
+        self._zeros = 0  # the same, of nothing at all: how long nearly everybody waits
 
     def observe(self, value: float) -> None:
         """Count one value."""
+        if value == 0:
+            self._zeros += 1
+            return
         fresh = self._fresh
         fresh.append(value)
         if len(fresh) >= _FRESH:
@@ -62,7 +66,8 @@ class Histogram:
         fresh, bounds = self._fresh, self._bounds
         self._sum += sum(fresh)
         fresh.sort()
-        before = 0
+        self._counts[0] += self._zeros
+        self._zeros = before = 0
         for index, bound in enumerate(bounds):
             until = bisect_right(fresh, bound, before)
             self._counts[index] += until - before
@@ -87,7 +92,8 @@ class GateMetrics(Collector):
     def __init__(self, gauges: Callable[[], Iterable[Metric]] = lambda: ()) -> None:
         self.gauges = gauges
         self.more: Callable[[], Iterable[Metric]] = lambda: ()  # of whatever brings the requests
-        self.outcomes: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
+        # By the member itself: one that is not the key, but like it, is compared with it.
+        self.outcomes: dict[str, int] = dict.fromkeys(Outcome, 0)
         self.refusals: dict[str, int] = {refusal.value: 0 for refusal in Refusal}
         self.shadow_refusals: Counter[str] = Counter()
         self.access_log_lost: Callable[[], int] = lambda: 0
@@ -111,7 +117,7 @@ class GateMetrics(Collector):
         yield from self.more()
         requests = CounterMetricFamily("kvbudget_requests", "Requests by how they ended.", labels=["outcome"])
         for outcome, count in sorted(self.outcomes.items()):
-            requests.add_metric([outcome], count)
+            requests.add_metric([str(outcome)], count)
         yield requests
         refused = CounterMetricFamily("kvbudget_refusals", "Refused requests by reason.", labels=["reason"])
         for reason, count in sorted(self.refusals.items()):

@@ -1,19 +1,24 @@
 """What the gate tells its driver to do."""
 
-from typing import NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from kvbudget.gate.refusing.refusals import QueueBound, Refusal
 from kvbudget.gate.waiting.why import Why
 from kvbudget.units import Blocks, Tokens
+from kvbudget.values import Value
 
 
-class Forward(NamedTuple):
+class Forward(Value):
     """Send it to the engine now. The reservation lives until the driver pushes Ended."""
 
-    request_id: str
-    reserved_blocks: Blocks
-    max_new_tokens: Tokens
-    waited_ns: int
+    _fields: ClassVar = ("request_id", "reserved_blocks", "max_new_tokens", "waited_ns")
+    __slots__ = _fields
+
+    def __init__(self, request_id: str, reserved_blocks: Blocks, max_new_tokens: Tokens, waited_ns: int) -> None:
+        self.request_id: Final = request_id
+        self.reserved_blocks: Final = reserved_blocks
+        self.max_new_tokens: Final = max_new_tokens
+        self.waited_ns: Final = waited_ns
 
 
 class Parked(NamedTuple):

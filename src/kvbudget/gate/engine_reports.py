@@ -52,7 +52,9 @@ class EngineReports:
         per_sequence: int | None = None
         if output_tokens is not None:
             # An engine that goes on for ever, or says so, is not to be billed for ever.
-            output_tokens = Tokens(min(max(0, output_tokens), living.footprint.max_new_tokens * sequences))
+            most = living.footprint.max_new_tokens * sequences
+            if not 0 <= output_tokens <= most:
+                output_tokens = Tokens(min(max(0, output_tokens), most))
             per_sequence = output_tokens // sequences
             self._expectation.learn(living, per_sequence, now_ns)
             if living.paced and event.output_tokens == output_tokens:  # who lies teaches nothing

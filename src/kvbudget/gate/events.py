@@ -1,14 +1,16 @@
 """What can happen to the gate. Drivers (gateway, simulator, tests) push these with the time at which they happened.
 
-NamedTuples, because a gate makes several of them per request and a frozen dataclass costs four times as much to make.
+NamedTuples, because a gate makes several of them per request and a frozen dataclass costs four times as much to make;
+those of every request are cheaper still (`kvbudget.values`).
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import Layout
 from kvbudget.units import Blocks, Tokens
+from kvbudget.values import Value
 
 
 class Counted(NamedTuple):
@@ -20,7 +22,7 @@ class Counted(NamedTuple):
     prefix: tuple[int, ...] = ()
 
 
-class Arrived(NamedTuple):
+class Arrived(Value):
     """A request whose prompts are counted.
 
     `max_new_tokens`: what the client asked for per sequence, None if it named no limit, and then
@@ -33,21 +35,46 @@ class Arrived(NamedTuple):
     where instances that may take it count otherwise: each is given its own, and who has none there does not get it.
     """
 
-    request_id: str
-    prompts: tuple[Tokens, ...]
-    max_new_tokens: Tokens | None
-    default_new_tokens: Tokens
-    sequences: int = 1
-    tenant: str = "default"
-    priority: int = 0
-    paced: bool = False
-    deadline_ns: int | None = None
-    exact: bool = True
-    route: str = ""
-    known_tokens: Tokens | None = None
-    prefix: tuple[int, ...] = ()
-    model: str | None = None
-    counts: Mapping[object, Counted] | None = None
+    _fields: ClassVar = (
+        "request_id", "prompts", "max_new_tokens", "default_new_tokens", "sequences", "tenant", "priority",
+        "paced", "deadline_ns", "exact", "route", "known_tokens", "prefix", "model", "counts",
+    )  # fmt: skip
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        request_id: str,
+        prompts: tuple[Tokens, ...],
+        max_new_tokens: Tokens | None,
+        default_new_tokens: Tokens,
+        sequences: int = 1,
+        tenant: str = "default",
+        priority: int = 0,
+        paced: bool = False,
+        deadline_ns: int | None = None,
+        *,
+        exact: bool = True,
+        route: str = "",
+        known_tokens: Tokens | None = None,
+        prefix: tuple[int, ...] = (),
+        model: str | None = None,
+        counts: Mapping[object, Counted] | None = None,
+    ) -> None:
+        self.request_id: Final = request_id
+        self.prompts: Final = prompts
+        self.max_new_tokens: Final = max_new_tokens
+        self.default_new_tokens: Final = default_new_tokens
+        self.sequences: Final = sequences
+        self.tenant: Final = tenant
+        self.priority: Final = priority
+        self.paced: Final = paced
+        self.deadline_ns: Final = deadline_ns
+        self.exact: Final = exact
+        self.route: Final = route
+        self.known_tokens: Final = known_tokens
+        self.prefix: Final = prefix
+        self.model: Final = model
+        self.counts: Final = counts
 
 
 class Progressed(NamedTuple):
@@ -65,18 +92,29 @@ class PaceLost(NamedTuple):
     request_id: str
 
 
-class Ended(NamedTuple):
+class Ended(Value):
     """A request is over, queued or forwarded. `output_tokens` as the engine reported it, None if unknown.
 
     `engine_done`: the engine itself ended the request and has its blocks back already. Otherwise it was cut off, and
     the blocks are kept for `abort_tail_ns` until the engine has noticed. `cached_tokens`: as of Progressed.
     """
 
-    request_id: str
-    outcome: Outcome
-    output_tokens: Tokens | None = None
-    engine_done: bool = True
-    cached_tokens: Tokens | None = None
+    _fields: ClassVar = ("request_id", "outcome", "output_tokens", "engine_done", "cached_tokens")
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        request_id: str,
+        outcome: Outcome,
+        output_tokens: Tokens | None = None,
+        engine_done: bool = True,
+        cached_tokens: Tokens | None = None,
+    ) -> None:
+        self.request_id: Final = request_id
+        self.outcome: Final = outcome
+        self.output_tokens: Final = output_tokens
+        self.engine_done: Final = engine_done
+        self.cached_tokens: Final = cached_tokens
 
 
 class RoomTaken(NamedTuple):

@@ -73,7 +73,6 @@ from kvbudget.units import Blocks, Tokens
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
 _TICK: Final = Tick()
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 _FOR_EVER_NS: Final = 1 << 61  # a machine word where this is compiled
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
@@ -162,7 +161,10 @@ class Gate:
 
     def _come_to(self, now_ns: int) -> int:
         """The time by which it goes: it never goes back."""
-        now_ns = self._now_ns = max(self._now_ns, now_ns)
+        if now_ns > self._now_ns:
+            self._now_ns = now_ns
+        else:
+            now_ns = self._now_ns
         if now_ns >= self._slice_until_ns:
             self._slice_until_ns = _FOR_EVER_NS
             self.ledger_lost = True
@@ -172,7 +174,8 @@ class Gate:
     @property
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
-        if not self.queue and not self.tails and self._recheck_ns is None:
+        # Their lists and not they themselves: not compiled, each of those would be a call.
+        if not self.queue.in_order and not self.tails.due and self._recheck_ns is None:
             return None  # as nearly always
         wake_ns = _FOR_EVER_NS
         if self._recheck_ns is not None:
@@ -243,7 +246,7 @@ class Gate:
         if event.request_id in self.queue or self.ledger.get(event.request_id) is not None:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
         # What is due comes first; an idle gate has nothing due.
-        commands = self._tick(_TICK, now_ns) if self.tails or self.queue else []
+        commands = self._tick(_TICK, now_ns) if self.tails.due or self.queue.in_order else []
         if self.draining:
             return [*commands, self.rejections.reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
@@ -317,7 +320,7 @@ class Gate:
             self.returns.let_in(event, peak_blocks, now_ns)
             self.learned.forwarded(event, made, self.ledger.unseen_prompt_tokens, now_ns)
         self.fairness.forwarded(event, made, now_ns)
-        return _new(Forward, (event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns))
+        return Forward(event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns)
 
     # It goes on
 
@@ -362,7 +365,7 @@ class Gate:
         else:
             self.promises.lose_pace(event.request_id)
             self.tails.add(event.request_id, now_ns + self.config.abort_tail_ns)
-        if not queue and not self.tails and self._recheck_ns is None:
+        if not queue.in_order and not self.tails.due and self._recheck_ns is None:
             return []  # nobody waits, and nothing is due
         return self._tick(_TICK, now_ns, look=True)
 

@@ -69,7 +69,7 @@ class Promises:
     def configure(self, config: GateConfig) -> None:
         """Decide by other limits from now on."""
         self._config = config
-        self._ledger.margin_blocks = config.margin_blocks
+        self._ledger.keep_back(config.margin_blocks)
         self._lag_steps = max(self._lag_steps, config.lag_steps)
         self._shown = None
 
@@ -98,13 +98,13 @@ class Promises:
 
     def has_places(self, footprint: Footprint, kept_slots: int = 0) -> bool:
         """Whether all its sequences may run beside those that live, and beside what is kept for others."""
-        slots = max(0, kept_slots - self._outside_sequences)
+        slots = max(0, kept_slots - self._outside_sequences) if kept_slots else 0
         return self._ledger.sequences + footprint.total_sequences + slots <= self._places
 
     @property
     def _places(self) -> int:
         most, ours = self._config.max_num_seqs, self._slice_sequences
-        return most if ours is None else min(most, ours)
+        return most if ours is None or ours > most else ours
 
     @property
     def _outside_sequences(self) -> int:
@@ -309,7 +309,7 @@ class Promises:
 
     def closed_ns(self, now_ns: int) -> int:
         """For how long still nothing of the pool is ours, whatever ends in it; 0: it is open."""
-        return max(0, self._opens_ns - now_ns)
+        return self._opens_ns - now_ns if self._opens_ns > now_ns else 0
 
     @property
     def part(self) -> float:

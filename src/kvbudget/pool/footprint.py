@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvbudget.pool.groups import Layout
+from kvbudget.pool.groups import Layout, blocks_in
 from kvbudget.units import Blocks, Tokens
 
 
@@ -52,8 +52,8 @@ class Footprint:
 
 def _peak_blocks(layout: Layout, prompts: tuple[Tokens, ...], new_tokens: int, sequences: int) -> Blocks:
     if len(prompts) == 1:
-        return Blocks(layout.blocks_for(prompts[0] + new_tokens) * sequences)
-    return Blocks(sum([layout.blocks_for(prompt + new_tokens) for prompt in prompts]) * sequences)
+        return Blocks(blocks_in(layout.groups, prompts[0] + new_tokens) * sequences)
+    return Blocks(sum([blocks_in(layout.groups, prompt + new_tokens) for prompt in prompts]) * sequences)
 
 
 def largest_new_tokens(layout: Layout, prompts: tuple[Tokens, ...], sequences: int, blocks: int) -> Tokens:

@@ -57,11 +57,7 @@ class Group(NamedTuple):
 
     def blocks_for(self, tokens: int) -> Blocks:
         """Blocks that one sequence of `tokens` tokens holds in this group at its worst moment."""
-        if self.fixed_blocks:
-            return self.fixed_blocks
-        if self.most_tokens and tokens > self.most_tokens:
-            tokens = self.most_tokens
-        return Blocks(blocks_for(tokens, self.block_size) + self.extra_blocks)
+        return blocks_in((self,), tokens)
 
     def admission_blocks(self, tokens: int, longest: int) -> Blocks:
         """Blocks that must be free before a sequence of `tokens` tokens may start, none of it computed yet: those of
@@ -146,10 +142,7 @@ class Layout(NamedTuple):
 
     def blocks_for(self, tokens: int) -> Blocks:
         """Blocks that one sequence of `tokens` tokens holds, summed over groups."""
-        groups = self.groups
-        if len(groups) == 1:  # most models; a gate asks this several times per request
-            return groups[0].blocks_for(tokens)
-        return Blocks(sum([group.blocks_for(tokens) for group in groups]))
+        return blocks_in(self.groups, tokens)
 
     def bytes_for(self, tokens: int) -> Bytes:
         """Logical bytes of one sequence: what its kept tokens and its states need, without padding."""
@@ -180,6 +173,22 @@ class Layout(NamedTuple):
             else:
                 high = middle - 1
         return Tokens(low)
+
+
+def blocks_in(groups: tuple[Group, ...], tokens: int) -> Blocks:
+    """Blocks that one sequence of `tokens` tokens holds at its worst moment, summed over these groups.
+
+    A function, as a gate asks it with every request: compiled, a method of a NamedTuple is the interpreter's.
+    """
+    blocks = 0
+    for group in groups:
+        if group.fixed_blocks:
+            blocks += group.fixed_blocks
+        else:
+            most = group.most_tokens
+            held = most if most and tokens > most else tokens
+            blocks += blocks_for(held, group.block_size) + group.extra_blocks
+    return Blocks(blocks)
 
 
 def uniform_layout(block_size: int) -> Layout:

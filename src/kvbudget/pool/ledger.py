@@ -73,13 +73,14 @@ class Ledger:
     key_blocks: int = 1
     prefixes: LivePrefixes = field(init=False)
     key_tokens: Tokens = field(init=False)  # what a key of a prefix stands for; 0: nothing is shared in this layout
-    capacity_blocks: Blocks = field(init=False)  # what may be promised: usable minus margin, at most the slice
+    pool_blocks: Blocks = field(init=False)  # what may be promised by all who share the pool: usable minus margin
+    capacity_blocks: Blocks = field(init=False)  # what we may promise: that, at most the slice
     slice_blocks: Blocks | None = None  # of a pool that several share, what is ours to promise; None: all of it
+    sequences: int = 0  # that the engine runs for all living reservations
+    unseen_prompt_tokens: int = 0  # of reservations that have produced nothing yet: what may still wait for prefill
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
-    _sequences: int = 0
-    _unseen_prompt_tokens: int = 0
     _blocks_per_key: int = field(init=False)
     _offered: tuple[str, Blocks] | None = None  # (who asks, its credit)
     changes: int = 0  # rises with whatever may change who may have a promise, or what is shared
@@ -97,7 +98,10 @@ class Ledger:
     def peak_sum_blocks(self) -> Blocks:
         """Sum of all peaks, what is shared counted once: what would be held if everybody stood at the worst moment at
         once. While one who asks is offered a credit, that is taken off already."""
-        return Blocks(self._peak_sum - self.prefixes.saved_keys * self._blocks_per_key)
+        prefixes = self.prefixes
+        if not prefixes.held_keys:
+            return Blocks(self._peak_sum)
+        return Blocks(self._peak_sum - prefixes.saved_keys * self._blocks_per_key)
 
     @property
     def shared_prefix_blocks(self) -> Blocks:
@@ -108,16 +112,6 @@ class Ledger:
     def unpaced_peak_blocks(self) -> Blocks:
         """Peaks of those whose progress cannot be watched, each by itself."""
         return Blocks(self._unpaced_peak_sum)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that the engine runs for all living reservations."""
-        return self._sequences
-
-    @property
-    def unseen_prompt_tokens(self) -> Tokens:
-        """Prompt tokens of reservations that have produced nothing yet: what may still wait for prefill."""
-        return Tokens(self._unseen_prompt_tokens)
 
     def offer(
         self,
@@ -179,7 +173,7 @@ class Ledger:
         self._living[reservation_id] = made
         self._add(made, +1)
         self.changes += 1
-        self._unseen_prompt_tokens += _prompt_tokens(made)
+        self.unseen_prompt_tokens += footprint.prompt_tokens * footprint.sequences
         return made
 
     def progress(self, reservation_id: str, new_tokens: int, now_ns: int) -> Reservation:
@@ -194,7 +188,7 @@ class Ledger:
             living.first_seen_ns = now_ns
             self.changes += 1
             self.prefixes.computed(living.reservation_id)
-            self._unseen_prompt_tokens -= _prompt_tokens(living)
+            self._is_read(living)
         living.seen_tokens = min(living.seen_tokens + max(0, new_tokens), living.footprint.max_new_tokens)
 
     def lose_pace(self, reservation_id: str) -> Reservation:
@@ -232,7 +226,7 @@ class Ledger:
         self.charged_again += self._blocks_per_key * self.prefixes.leave(reservation_id)
         self._add(ended, -1)
         if ended.first_seen_ns is None:
-            self._unseen_prompt_tokens -= _prompt_tokens(ended)
+            self._is_read(ended)
         return ended
 
     def resize(self, layout: Layout, usable_blocks: Blocks) -> None:
@@ -255,10 +249,10 @@ class Ledger:
             self._peak_sum += living.peak_blocks
             self._unpaced_peak_sum += 0 if living.paced else living.peak_blocks
 
-    @property
-    def pool_blocks(self) -> Blocks:
-        """What may be promised of the whole pool, by all who share it: usable minus margin."""
-        return Blocks(max(0, self.usable_blocks - self.margin_blocks))
+    def keep_back(self, margin_blocks: int) -> None:
+        """Another margin from now on."""
+        self.margin_blocks = margin_blocks
+        self._set_capacity()
 
     def allow(self, slice_blocks: Blocks) -> None:
         """Only so much of the pool is ours to promise from now on. What is promised stays so."""
@@ -268,7 +262,7 @@ class Ledger:
         self._set_capacity()
 
     def _set_capacity(self) -> None:
-        pool = self.pool_blocks
+        pool = self.pool_blocks = Blocks(max(0, self.usable_blocks - self.margin_blocks))
         self.capacity_blocks = pool if self.slice_blocks is None else min(pool, self.slice_blocks)
 
     def get(self, reservation_id: str) -> Reservation | None:
@@ -323,15 +317,18 @@ class Ledger:
         except KeyError:
             raise AccountingError(f"reservation {reservation_id!r} does not live") from None
 
+    def _is_read(self, reservation: Reservation) -> None:
+        footprint = reservation.footprint
+        self.unseen_prompt_tokens -= footprint.prompt_tokens * footprint.sequences
+
     def _add(self, reservation: Reservation, sign: int) -> None:
-        self._peak_sum += sign * reservation.peak_blocks
-        self._sequences += sign * reservation.footprint.total_sequences
+        peak, sequences = int(reservation.peak_blocks), reservation.footprint.total_sequences
+        if sign < 0:  # compiled, to multiply by a negative number is slow
+            peak, sequences = -peak, -sequences
+        self._peak_sum += peak
+        self.sequences += sequences
         if not reservation.paced:
-            self._unpaced_peak_sum += sign * reservation.peak_blocks
-
-
-def _prompt_tokens(reservation: Reservation) -> int:
-    return reservation.footprint.prompt_tokens * reservation.footprint.sequences
+            self._unpaced_peak_sum += peak
 
 
 def _life(reservation: Reservation) -> int:

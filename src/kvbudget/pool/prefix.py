@@ -170,9 +170,10 @@ class LivePrefixes:
         Returns how many keys of theirs must be charged again: side by side they may all compute what they were to find
         with him, if none of them has read it yet.
         """
-        place = self._places.pop(name, None)
+        place = self._places.get(name)
         if place is None:
             return 0
+        del self._places[name]
         self.held_keys -= place.keys
         again, read = 0, 1 if place.computed else 0
         run = place.last

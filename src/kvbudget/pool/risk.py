@@ -115,8 +115,9 @@ class Outlook:
 
     def discard(self, name: str) -> None:
         """It lives no more; nothing happens if it was not counted."""
-        share = self.shares.pop(name, None)
+        share = self.shares.get(name)
         if share is not None:
+            del self.shares[name]
             self._note(share.taken_back())
 
     def held_now(self) -> float:

@@ -63,7 +63,8 @@ def test_a_chat_counts_as_rendered_by_hand(counter: TokenizerCounter, reference:
         "<|im_start|>system\nBe brief.<|im_end|>\n"
         "<|im_start|>user\nHello <|im_end|> 你好<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert _now(counter, ask)[:2] == ((_ids(reference, text),), True)
+    count = _now(counter, ask)
+    assert (count.prompt_tokens, count.exact) == ((_ids(reference, text),), True)
 
 
 def test_tools_are_counted_as_the_engine_dumps_them(
@@ -166,7 +167,8 @@ def test_a_large_request_is_counted_in_a_thread_with_the_same_result(
         return await pending
 
     text = f"<|im_start|>user\n{ask.body['messages'][0]['content']}<|im_end|>\n<|im_start|>assistant\n"  # type: ignore[index]
-    assert asyncio.run(run())[:2] == ((_ids(reference, text),), True)
+    count = asyncio.run(run())
+    assert (count.prompt_tokens, count.exact) == ((_ids(reference, text),), True)
 
 
 def test_a_refusal_in_a_thread_reaches_the_caller(folder: Path, chat: AskOf) -> None:

@@ -3,16 +3,17 @@
 import re
 from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kvbudget.edge.instances.backend import Backend
 from kvbudget.edge.tracing.context import Contexts, Sampler
 
 TRACE, PARENT = "a" * 31 + "1", "b" * 15 + "2"
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
-ENGINE: Any = SimpleNamespace(name="e", url="http://e:1")
+NO_WAY: Any = None
+ENGINE = Backend("http://e:1", NO_WAY, name="e")
 
 
 def contexts(ratio: float = 1.0, *, by_parent: bool = True) -> Contexts:

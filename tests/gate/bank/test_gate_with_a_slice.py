@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvbudget.gate.bank.whole_pool import is_held_back, needed_of_pool
+from kvbudget.gate.bank.whole_pool import has_to_leave, needed_of_pool
 from kvbudget.gate.commands import Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, Progressed, SliceChanged, Tick
 from kvbudget.gate.fleet.fleet import Fleet
@@ -309,7 +309,7 @@ def test_who_has_less_time_than_the_ledger_needs_to_settle_is_told_at_once(make_
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_who_has_to_leave_room_for_others_is_held_back_whatever_the_slice(
-    make_gate: Maker, arrive: Arriver, monkeypatch: pytest.MonkeyPatch, policy: Policy
+    make_gate: Maker, arrive: Arriver, policy: Policy
 ) -> None:
     gate = make_gate(100, policy, max_num_seqs=8)
     for name in ("a", "b", "lives"):
@@ -328,8 +328,7 @@ def test_who_has_to_leave_room_for_others_is_held_back_whatever_the_slice(
     def is_held(blocks: float, slots: float, needs: Blocks | None = needed) -> bool:
         kept = Kept()
         kept.blocks, kept.slots = [blocks] * len(GRID), slots
-        monkeypatch.setattr(gate.fairness, "kept_from", lambda event, now_ns: kept if blocks or slots else None)
-        return is_held_back(gate, waiting, needs, SECOND)
+        return has_to_leave(gate, waiting, needs, lambda: kept if blocks or slots else None, SECOND)
 
     assert not is_held(0, 0)
     assert not is_held(39, 4)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kvbudget.errors import BadValueError
-from kvbudget.gate.learning.lengths import MAX_KEYS, MEMORY, Habit, Lengths
+from kvbudget.gate.learning.lengths import MAX_KEYS, MEMORY, Habit, Lengths, tell_at_limit
 from kvbudget.pool.survival import BINS, EDGES, bin_of
 
 EMPTY: dict[str, object] = {"weight": 1.0, "total": 0.0, "before_all": 0.0, "ends": {}, "exposure": {}}
@@ -103,7 +103,7 @@ def test_an_answer_cut_at_its_limit_is_known_without_an_end() -> None:
     habit = Habit(None)
     for _ in range(50):
         habit.lived(0, 100)
-        habit.at_limit()
+        tell_at_limit((habit,))
     assert habit.survival().chance(0, 95) > 0.7
     assert habit.answers > 40
 

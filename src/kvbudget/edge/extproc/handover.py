@@ -177,7 +177,6 @@ class Handover:
     def relay(
         self,
         exchange: Exchange,
-        *,
         method: bytes,
         target: bytes,
         headers: Headers | ClientHeaders,

@@ -271,7 +271,7 @@ class ClientConnection:
         if length >= ACCOUNTED_BYTES and not self._server.fits(length):
             raise overloaded()
         if not head.chunked and len(buffer) - end >= length:  # one read, one request: the usual case
-            self._buffer = buffer[end + length :]
+            self._buffer = b"" if len(buffer) == end + length else buffer[end + length :]
             self._dispatch(head, buffer[end : end + length])
             return True
         rest = buffer[end:]

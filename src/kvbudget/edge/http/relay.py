@@ -326,7 +326,7 @@ class Relay(Transfer):
         kept = known.passed_on.get(own.names)
         if kept is None:
             kept = known.passed_on[own.names] = _kept_lines(known, own.names)
-        lines = check_lines(own)
+        lines = own.lines if own.plain else check_lines(own)
         if known.head.framing is _LENGTH:
             self._out = _LENGTH
             return b"%b%bcontent-length: %d\r\n%b" % (kept, lines, self._missing_bytes, self._exchange.start_known())

@@ -95,7 +95,6 @@ class Upstream:
     def relay(
         self,
         exchange: Exchange,
-        *,
         method: bytes,
         target: bytes,
         headers: Headers | ClientHeaders,
@@ -175,7 +174,8 @@ class Upstream:
             if len(known.forwarded) >= _MOST_UPSTREAMS:
                 known.forwarded.clear()
             kept = known.forwarded[key] = made[:-2]
-        lines, size = check_lines(headers.own), len(body)
+        own, size = headers.own, len(body)
+        lines = own.lines if own.plain else check_lines(own)
         if size <= _JOIN_BYTES:
             return (b"%b%bcontent-length: %d\r\n\r\n%b" % (kept, lines, size, body),)
         return (b"%b%bcontent-length: %d\r\n\r\n" % (kept, lines, size), body)

@@ -21,7 +21,6 @@ class Way(Protocol):
     def relay(
         self,
         exchange: Exchange,
-        *,
         method: bytes,
         target: bytes,
         headers: Headers | ClientHeaders,

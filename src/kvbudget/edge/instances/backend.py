@@ -191,8 +191,8 @@ class Backend:
         try:
             text = answer.body.decode("utf-8", "replace")
             reading = reading_of(text)
-        except (ValueError, ArithmeticError, InputError) as error:
-            return None, f"/metrics: {error}"
+        except (ValueError, ArithmeticError, InputError) as wrong:
+            return None, f"/metrics: {wrong}"
         if reading.engine:
             self.on_scrape(text)
         return reading, ""

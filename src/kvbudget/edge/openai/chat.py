@@ -43,7 +43,6 @@ _OPTIONS: Final = frozenset((
 
 _OPTIONAL_FLAGS: Final = frozenset(("strict", "defer_loading"))
 _NOTHING: Final[Mapping[str, object]] = {}
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 def chat_prompt(body: dict[str, object]) -> ChatPrompt:
@@ -61,7 +60,7 @@ def chat_prompt(body: dict[str, object]) -> ChatPrompt:
                 parts += content
     images = _images(body, parts) if parts else ()
     if not fields.has_any(body, _OPTIONS):
-        return _new(ChatPrompt, (messages, None, True, False, {}, False, images))
+        return ChatPrompt(messages, None, True, False, {}, False, images)
     generation = fields.boolean(body, "add_generation_prompt")
     continued = fields.boolean(body, "continue_final_message") or False
     if continued and generation is not False:

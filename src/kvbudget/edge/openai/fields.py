@@ -82,11 +82,7 @@ def _are_objects(items: list[object]) -> bool:
 
 def has_any(body: dict[str, object], names: frozenset[str]) -> bool:
     """Whether it has a member of one of these names."""
-    # By hand: compiled, that takes a third of what a view of the keys and its method take.
-    for name in body:  # noqa: SIM110 - as would a generator, not compiled
-        if name in names:
-            return True
-    return False
+    return not names.isdisjoint(body)
 
 
 def spelled(path: Path) -> str:

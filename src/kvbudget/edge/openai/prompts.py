@@ -1,10 +1,12 @@
 """The four forms in which a prompt reaches the gate, already checked, before it is counted."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, Final, NamedTuple
+
+from kvbudget.values import Value
 
 
-class ChatPrompt(NamedTuple):
+class ChatPrompt(Value):
     """Messages that the model's chat template renders.
 
     `messages` and `tools` are as the client sent them, types checked. `template_kwargs` is everything else that the
@@ -12,13 +14,29 @@ class ChatPrompt(NamedTuple):
     the URLs of its image parts: what they take is not in the text.
     """
 
-    messages: tuple[dict[str, object], ...]
-    tools: tuple[dict[str, object], ...] | None
-    add_generation_prompt: bool
-    continue_final_message: bool
-    template_kwargs: dict[str, object]
-    add_special_tokens: bool
-    images: tuple[str, ...] = ()
+    _fields: ClassVar = (
+        "messages", "tools", "add_generation_prompt", "continue_final_message", "template_kwargs",
+        "add_special_tokens", "images",
+    )  # fmt: skip
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        messages: tuple[dict[str, object], ...],
+        tools: tuple[dict[str, object], ...] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        template_kwargs: dict[str, object],
+        add_special_tokens: bool,
+        images: tuple[str, ...] = (),
+    ) -> None:
+        self.messages: Final = messages
+        self.tools: Final = tools
+        self.add_generation_prompt: Final = add_generation_prompt
+        self.continue_final_message: Final = continue_final_message
+        self.template_kwargs: Final = template_kwargs
+        self.add_special_tokens: Final = add_special_tokens
+        self.images: Final = images
 
 
 class TextPrompt(NamedTuple):

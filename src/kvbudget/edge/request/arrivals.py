@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _ROUTES: Final = {surface: f"{surface} " for surface in Surface}
 _NO_KEYS: Final[tuple[int, ...]] = ()
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Arrivals:
@@ -52,12 +51,10 @@ class Arrivals:
             default = members.at_least(ask.body, default)
         route = _ROUTES[ask.surface] + (model or "")
         most, sequences, tenant, priority = ask.max_new_tokens, ask.sequences, identity.tenant, identity.priority
-        # fmt: off
-        event = _new(Arrived, (
-            flow.key, prompts, most, default, sequences, tenant, priority, paced, deadline_ns, exact, route, None,
-            prefix, model, None,
-        ))
-        # fmt: on
+        event = Arrived(
+            flow.key, prompts, most, default, sequences, tenant, priority, paced, deadline_ns,
+            exact=exact, route=route, prefix=prefix, model=model,
+        )  # fmt: skip
         if counted.by_vocabulary is not None:
             keys_of = self._prefix_keys.of
             counts = counts_of(ask, counted, gateway.gate, lambda count: keys_of(ask, count, gateway.fleet.key_tokens))

@@ -150,7 +150,8 @@ class RelayEnds:
             backend.look_soon()  # an abort has killed engines (LMCache#3688)
         if gateway.fleet.only is None and flow.state is State.FORWARDED:
             member = gateway.fleet.named(backend.name)  # a shadow may wait at another one, or be refused
-            gateway.obey(gateway.fleet.heard(flow.key, heard, gateway.now_ns(), member))
+            now_ns = gateway.now_ns()
+            gateway.obey(gateway.fleet.heard(flow.key, heard, now_ns, member), now_ns)
 
     def _tries_again(self, flow: Flow, end: RelayEnd, outcome: Outcome) -> bool:
         """Whether it goes back into the queue, or to another instance: nothing of an answer was sent, and it may."""

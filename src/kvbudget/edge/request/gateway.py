@@ -53,7 +53,6 @@ _RESERVED: Final = Held.RESERVED
 _NOTHING: Final = Held.NOTHING
 _FORWARDED: Final = State.FORWARDED
 _OVER: Final = State.OVER
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 class Gateway:
@@ -141,11 +140,15 @@ class Gateway:
         if len(ask.raw) >= _SLIMMED_BYTES:
             flow.ask = ask = slimmed(ask)
         for lending in self.lendings:
-            if lending.asks_first(event, lambda: self._give(flow, ask, event, now_ns)):
+            if lending.has_to_ask(event, now_ns):
+                self._ask_first(lending, flow, ask, event, now_ns)
                 return
-        self._give(flow, ask, event, now_ns)
+        self._give(flow, ask, event, now_ns, now_ns)
 
-    def _give(self, flow: Flow, ask: Ask, event: Arrived, counted_ns: int) -> None:
+    def _ask_first(self, lending: Lending, flow: Flow, ask: Ask, event: Arrived, counted_ns: int) -> None:
+        lending.ask_for(event, counted_ns, lambda: self._give(flow, ask, event, counted_ns, self.now_ns()))
+
+    def _give(self, flow: Flow, ask: Ask, event: Arrived, counted_ns: int, now_ns: int) -> None:
         """Let it arrive at the gate, unless its client has left."""
         if flow.state is _OVER:
             return
@@ -156,9 +159,9 @@ class Gateway:
             if self.tracer is not None:
                 self._trace(flow.record, flow.exchange, counted_ns)
         if flow.exchange.avoid:
-            self.obey(self.fleet.again(event, flow.exchange.avoid, self.now_ns()))
+            self.obey(self.fleet.again(event, flow.exchange.avoid, now_ns), now_ns)
         else:
-            self.push(event)
+            self._push(event, now_ns)
         if self.shadow and flow.held is _WAITING and flow.state is not State.FORWARDED:
             self._relay(flow, forwarded=None)
 
@@ -166,23 +169,26 @@ class Gateway:
 
     def push(self, event: Event) -> None:
         """Give the gate an event and carry out what it commands."""
+        self._push(event, self.now_ns())
+
+    def _push(self, event: Event, now_ns: int) -> None:
         only = self.only
         try:
-            now_ns = self.now_ns()
             commands = self.fleet.handle(event, now_ns) if only is None else only.handle(event, now_ns)
         except AccountingError:
             # Cautious: whatever the gate still holds stays promised; nothing is given out twice.
             self.metrics.ledger_errors += 1
             log.exception("the ledger was misused by %s", type(event).__name__)
             return
-        self.obey(commands)
+        self.obey(commands, now_ns)
 
     def push_at(self, member: Member, event: Event | InstanceEvent) -> None:
         """Give an event of one instance."""
-        self.obey(self.fleet.handle_at(member, event, self.now_ns()))
+        now_ns = self.now_ns()
+        self.obey(self.fleet.handle_at(member, event, now_ns), now_ns)
 
-    def obey(self, commands: list[Command]) -> None:
-        """Carry out what a gate commands."""
+    def obey(self, commands: list[Command], now_ns: int) -> None:
+        """Carry out what a gate commands; it was asked just now."""
         if commands:
             if self._executing:
                 self._commands.extend(commands)
@@ -201,7 +207,7 @@ class Gateway:
         if (self.fleet.next_wake_ns if only is None else only.next_wake_ns) != self._timer_ns:
             self._arm()
         for lending in self.lendings:
-            lending.nudge()
+            lending.nudge(now_ns)
 
     def _execute(self, command: Command) -> None:
         flow = self._flows.get(command.request_id)
@@ -259,17 +265,17 @@ class Gateway:
                 body = renamed(body, ask.model, backend.own_name(ask.model))
             flow.relay = backend.upstream.relay(
                 exchange,
-                method=b"POST",
-                target=exchange.target,
-                headers=self._headers(flow, backend),
-                body=body,
-                response_headers=(
+                b"POST",
+                exchange.target,
+                self._headers(flow, backend),
+                body,
+                (
                     identified(exchange, request_id)
                     if forwarded is None
                     else admitted_headers(gate, forwarded, request_id, flow.prompt_tokens, exchange.errors)
                 ),
-                watcher=flow,
-            )
+                flow,
+            )  # without the arguments' names: of a protocol's method, compiled, to find them takes longer than to call
         except Exception:
             # Nothing may keep a reservation whose relay never began.
             self.end(flow, Outcome.UPSTREAM_FAILED, output_tokens=None, engine_done=True)
@@ -372,7 +378,8 @@ class Gateway:
         if flow.state is not State.PARKED:
             return  # what followed has ended it
         event = flow.arrived = arrived._replace(request_id=flow.key)
-        self.obey(self.fleet.again(event, avoid, self.now_ns(), flow.exchange.received_ns))
+        now_ns = self.now_ns()
+        self.obey(self.fleet.again(event, avoid, now_ns, flow.exchange.received_ns), now_ns)
 
     def forfeit(self, member: Member, blocks: int) -> None:
         """So many blocks were given to another gate while this one was not heard of."""
@@ -414,12 +421,13 @@ class Gateway:
         del self._flows[flow.key]
         flow.let_go()
         self.metrics.outcomes[outcome] += 1
+        now_ns = self.now_ns()
         if flow.held is not _NOTHING:  # else a shadow that the gate would have refused
             flow.held = _NOTHING
             tokens = None if output_tokens is None else Tokens(output_tokens)
-            self.push(_new(Ended, (flow.key, outcome, tokens, engine_done, cached_tokens)))
+            self._push(Ended(flow.key, outcome, tokens, engine_done, cached_tokens), now_ns)
         if self.access_log is not None and flow.record is not None:
-            self.access_log.ended(flow.record, outcome, status, self.now_ns(), output_tokens, cached_tokens)
+            self.access_log.ended(flow.record, outcome, status, now_ns, output_tokens, cached_tokens)
 
     # The engine goes and comes; we go
 

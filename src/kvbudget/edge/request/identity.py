@@ -3,14 +3,14 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from itertools import count
-from typing import Final, NamedTuple
+from typing import ClassVar, Final
 
 from kvbudget.edge.http.exchange import Exchange
 from kvbudget.edge.http.messages import Headers
 from kvbudget.edge.openai.errors import BadRequestError, CodedBodyError
 from kvbudget.edge.request.keys import ApiKey, KeyRing
 from kvbudget.gate.tenants.settings import ALL_OTHERS
+from kvbudget.values import Value
 
 DEFAULT_TENANT: Final = "default"
 OTHER_TENANTS: Final = "other"
@@ -23,20 +23,29 @@ MAX_CLASSES: Final = 16
 _MAX_DEADLINE_MS: Final = 86_400_000
 _NAME: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 # OpenAI's clients send the one, Anthropic's the other.
 _CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _PLAIN_CODINGS: Final = frozenset((b"", b"identity"))
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
-class Identity(NamedTuple):
+class Identity(Value):
     """Request id, tenant, priority (smaller is more urgent, as vLLM), and the time in which it must be forwarded."""
 
-    request_id: bytes
-    tenant: str = DEFAULT_TENANT
-    priority: int = 0
-    deadline_ns: int | None = None  # from its arrival
+    _fields: ClassVar = ("request_id", "tenant", "priority", "deadline_ns")
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        request_id: bytes,
+        tenant: str = DEFAULT_TENANT,
+        priority: int = 0,
+        deadline_ns: int | None = None,
+    ) -> None:
+        self.request_id: Final = request_id
+        self.tenant: Final = tenant
+        self.priority: Final = priority
+        self.deadline_ns: Final = deadline_ns  # from its arrival
 
 
 class _Said:
@@ -73,7 +82,7 @@ class Identities:
         self.expect(known, classes)
         self._keys: dict[bytes, str] = {}
         self._prefix = request_id_prefix.encode()
-        self._numbers = count(1)
+        self._named = 0  # requests that got an id of ours
 
     def request_id_of(self, exchange: Exchange) -> bytes:
         """As `request_id`, of an exchange; a head that is known is not looked through again."""
@@ -83,15 +92,15 @@ class Identities:
         said = known.said
         if type(said) is not _Said or said.by is not self._by:
             said = known.said = self._said(known.head.headers)
-        return said.request_id or b"%s-%x" % (self._prefix, next(self._numbers))
+        return said.request_id or self._new_id()
 
     def read_of(self, exchange: Exchange, request_id: bytes) -> Identity:
         """As `read`, of an exchange. Raises BadRequestError."""
         said = None if exchange.known is None else exchange.known.said
         if type(said) is not _Said or said.identity is None or said.by is not self._by:
             return self.read(exchange.headers, request_id)
-        _, tenant, priority, deadline_ns = said.identity
-        return _new(Identity, (request_id, tenant, priority, deadline_ns))
+        who = said.identity
+        return Identity(request_id, who.tenant, who.priority, who.deadline_ns)
 
     def _said(self, headers: Headers) -> _Said:
         own = [value for name, value in headers if name == b"x-request-id" and _REQUEST_ID.fullmatch(value)]
@@ -117,7 +126,11 @@ class Identities:
         for name, value in headers:
             if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
                 return value
-        return b"%s-%x" % (self._prefix, next(self._numbers))
+        return self._new_id()
+
+    def _new_id(self) -> bytes:
+        self._named += 1
+        return b"%b-%d" % (self._prefix, self._named)
 
     def read(self, headers: Headers, request_id: bytes) -> Identity:
         """Reads `x-kvbudget-tenant` (else the API key), `x-kvbudget-priority` and `x-kvbudget-deadline-ms`.

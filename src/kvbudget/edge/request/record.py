@@ -1,28 +1,32 @@
 """What is known of one request until it is over, and who wants to hear of it then."""
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from kvbudget.edge.openai.ask import Ask, Surface
 from kvbudget.edge.request.flow import Flow
 from kvbudget.edge.request.identity import Identity
 from kvbudget.gate.commands import Forward, Reject
 from kvbudget.gate.refusing.refusals import Outcome, Refusal
+from kvbudget.values import Value
 
 if TYPE_CHECKING:
     from kvbudget.edge.tracing.context import Trace
 
 _SURFACES: Final = {surface: surface.value for surface in Surface}  # of a member it is a slow look-up
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
-class Asked(NamedTuple):
+class Asked(Value):
     """What a request asked for, as it is logged. `declared`: the max_tokens that it named itself."""
 
-    surface: str
-    model: str | None
-    stream: bool
-    sequences: int
-    declared: int | None
+    _fields: ClassVar = ("surface", "model", "stream", "sequences", "declared")
+    __slots__ = _fields
+
+    def __init__(self, surface: str, model: str | None, stream: bool, sequences: int, declared: int | None) -> None:
+        self.surface: Final = surface
+        self.model: Final = model
+        self.stream: Final = stream
+        self.sequences: Final = sequences
+        self.declared: Final = declared
 
 
 class Record:
@@ -62,7 +66,7 @@ class RequestLog(Protocol):
 def record_of(flow: Flow, ask: Ask) -> Record:
     """What is known of a request that was counted."""
     exchange = flow.exchange
-    asked = _new(Asked, (_SURFACES[ask.surface], ask.model, ask.stream, ask.sequences, ask.max_new_tokens))
+    asked = Asked(_SURFACES[ask.surface], ask.model, ask.stream, ask.sequences, ask.max_new_tokens)
     record = Record(flow.identity, asked, exchange.peer, exchange.received_ns)
     record.prompt_tokens, record.exact = flow.prompt_tokens, flow.exact
     return record

@@ -78,7 +78,7 @@ class Lending:
     def start(self) -> None:
         """Promise nothing until the ledger answers."""
         self._borrower.push_at(self._member, self.replica.first)
-        self.nudge()
+        self.nudge(self._now_ns())
 
     @property
     def is_waiting(self) -> bool:
@@ -88,13 +88,13 @@ class Lending:
     def looked(self, held: int, sequences: int, looked_ns: int) -> None:
         """The engine's own word of what it holds, and runs or lets wait, for all gates."""
         self.replica.looked(Blocks(held), sequences, looked_ns)
-        self.nudge()
+        self.nudge(self._now_ns())
 
-    def nudge(self) -> None:
+    def nudge(self, now_ns: int) -> None:
         """Something may have happened at the gate: tell the ledger, if it is time."""
         if self._closed:
             return
-        call = self.replica.due(self._now_ns())
+        call = self.replica.due(now_ns)
         if call is not None:
             self._send(call)
         self._arm()
@@ -108,20 +108,24 @@ class Lending:
             self._send(call)
         self._arm()
 
-    def asks_first(self, event: Arrived, then: Callable[[], None]) -> bool:
-        """Whether the ledger is asked for more before one that comes is given to the gate; `then` follows."""
-        if self._closed or self._member.gate.ledger_lost:  # then it is refused at once
-            return False
+    def has_to_ask(self, event: Arrived, now_ns: int) -> bool:
+        """Whether the ledger has to be asked for more before one that comes is given to the gate."""
         replica = self.replica
-        if self._next or (replica.is_calling and replica.lacks_slice(event, self._now_ns())):
-            self._next.append((event, then))
-            return True
-        call = replica.call_for([event], self._now_ns())
-        if call is None:
+        if self._closed or replica.gate.ledger_lost:  # then it is refused at once
             return False
-        self._coming.append((event, then))
-        self._send(call)
-        return True
+        return bool(self._next) or replica.lacks_slice(event, now_ns)
+
+    def ask_for(self, event: Arrived, now_ns: int, then: Callable[[], None]) -> None:
+        """Ask the ledger for one that has to; `then` follows."""
+        if self._next or self.replica.is_calling:
+            self._next.append((event, then))
+            return
+        call = self.replica.call_for([event], now_ns)
+        if call is None:
+            then()
+        else:
+            self._coming.append((event, then))
+            self._send(call)
 
     @property
     def pool(self) -> str:
@@ -178,7 +182,7 @@ class Lending:
                     self.look_soon()
         finally:
             self._resume()
-            self.nudge()
+            self.nudge(self._now_ns())
 
     def _failed(self, call: Call, error: LedgerError) -> None:
         self._borrower.ledger_failed()
@@ -228,4 +232,4 @@ class Lending:
 
     def _wake(self) -> None:
         self._timer = None
-        self.nudge()
+        self.nudge(self._now_ns())

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kvbudget.edge.openai.prompts import Prompt
 from kvbudget.units import Tokens
+from kvbudget.values import Value
 
 if TYPE_CHECKING:
     from kvbudget.gate.gate import Gate
@@ -31,7 +32,7 @@ class Surface(StrEnum):
     RERANK = "rerank"
 
 
-class Ask(NamedTuple):
+class Ask(Value):
     """One accepted request.
 
     `sequences` is how many the engine holds per prompt (n, best_of, beam width). `max_new_tokens` is per sequence, None
@@ -45,20 +46,48 @@ class Ask(NamedTuple):
     of its tokens is enough; a count would cost more than it is worth.
     """
 
-    surface: Surface
-    model: str | None
-    stream: bool
-    sequences: int
-    max_new_tokens: Tokens | None
-    max_new_field: str
-    prompt: Prompt
-    truncate_prompt_tokens: Tokens | None
-    body: dict[str, object]
-    raw: bytes
-    paced: bool = False
-    lead_events: int = 0
-    beam: bool = False
-    prompt_logprobs: bool = False
-    charge: Charge | None = None
-    inexact: bool = False
-    bounded: bool = False
+    _fields: ClassVar = (
+        "surface", "model", "stream", "sequences", "max_new_tokens", "max_new_field", "prompt",
+        "truncate_prompt_tokens", "body", "raw", "paced", "lead_events", "beam", "prompt_logprobs", "charge",
+        "inexact", "bounded",
+    )  # fmt: skip
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        surface: Surface,
+        model: str | None,
+        stream: bool,
+        sequences: int,
+        max_new_tokens: Tokens | None,
+        max_new_field: str,
+        prompt: Prompt,
+        truncate_prompt_tokens: Tokens | None,
+        body: dict[str, object],
+        raw: bytes,
+        *,
+        paced: bool = False,
+        lead_events: int = 0,
+        beam: bool = False,
+        prompt_logprobs: bool = False,
+        charge: Charge | None = None,
+        inexact: bool = False,
+        bounded: bool = False,
+    ) -> None:
+        self.surface: Final = surface
+        self.model: Final = model
+        self.stream: Final = stream
+        self.sequences: Final = sequences
+        self.max_new_tokens: Final = max_new_tokens
+        self.max_new_field: Final = max_new_field
+        self.prompt: Final = prompt
+        self.truncate_prompt_tokens: Final = truncate_prompt_tokens
+        self.body: Final = body
+        self.raw: Final = raw
+        self.paced: Final = paced
+        self.lead_events: Final = lead_events
+        self.beam: Final = beam
+        self.prompt_logprobs: Final = prompt_logprobs
+        self.charge: Final = charge
+        self.inexact: Final = inexact
+        self.bounded: Final = bounded

@@ -1,13 +1,9 @@
 """OpenAI's `/v1/chat/completions`: what it asks for."""
 
-from typing import Final
-
 from kvbudget.edge.openai import fields
 from kvbudget.edge.openai.chat import chat_prompt
 from kvbudget.edge.surfaces import members
 from kvbudget.edge.surfaces.ask import Ask, Surface
-
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
 def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
@@ -22,9 +18,7 @@ def parse(surface: Surface, body: dict[str, object], raw: bytes) -> Ask:
     model, prompt = members.model(body), chat_prompt(body)
     most, truncated = members.max_new(body, field), None if plain else members.truncation(body)
     paced = stream and sequences == 1 and not beam
-    # fmt: off
-    return _new(Ask, (
+    return Ask(
         surface, model, stream, sequences, most, field, prompt, truncated, body, raw,
-        paced, 0, beam, logprobs, None, False, False,
-    ))
-    # fmt: on
+        paced=paced, beam=beam, prompt_logprobs=logprobs,
+    )  # fmt: skip

@@ -1,29 +1,39 @@
 """What a counter answers: tokens of each prompt, exact or a bound; and how it says that it could not."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import ClassVar, Final, Protocol, cast
 
 from kvbudget.edge.openai.ask import Ask
 from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.errors import KvbudgetError
 from kvbudget.units import Tokens
+from kvbudget.values import Value
 
 # Of one prompt: numbers, or 32-bit numbers of this machine one after another.
 TokenIds = Sequence[int] | bytes
-_new: Final = tuple.__new__  # without the call into Python that a NamedTuple makes first
 
 
-class Count(NamedTuple):
+class Count(Value):
     """Tokens of each prompt of the request, in order. Not `exact`: a proved upper bound.
 
     `token_ids`: those of the one prompt, if the counter has them at hand; never of a bound. `by_vocabulary`: this count
     first, and those by other models that may get the request; None if there are none.
     """
 
-    prompt_tokens: tuple[Tokens, ...]
-    exact: bool
-    token_ids: TokenIds | None = None
-    by_vocabulary: "Mapping[object, Count] | None" = None
+    _fields: ClassVar = ("prompt_tokens", "exact", "token_ids", "by_vocabulary")
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        prompt_tokens: tuple[Tokens, ...],
+        exact: bool,
+        token_ids: TokenIds | None = None,
+        by_vocabulary: "Mapping[object, Count] | None" = None,
+    ) -> None:
+        self.prompt_tokens: Final = prompt_tokens
+        self.exact: Final = exact
+        self.token_ids: Final = token_ids
+        self.by_vocabulary: Final = by_vocabulary
 
 
 class CountFailedError(KvbudgetError):
@@ -57,4 +67,4 @@ def counted(ask: Ask, lengths: tuple[int, ...], *, exact: bool, token_ids: Token
         raise BadRequestError("The prompt has no tokens", "prompt", "empty_prompt")
     limit = ask.truncate_prompt_tokens
     tokens = lengths if limit is None else tuple([min(n, limit) for n in lengths])
-    return _new(Count, (cast("tuple[Tokens, ...]", tokens), exact, token_ids, None))
+    return Count(cast("tuple[Tokens, ...]", tokens), exact, token_ids)

@@ -87,7 +87,7 @@ class Live:
             "refusals": {
                 reason: count for reason, count in dict(self._reception.gateway.metrics.refusals).items() if count
             },
-            "outcomes": {name: count for name, count in gateway.metrics.outcomes.items() if count},
+            "outcomes": {str(outcome): count for outcome, count in gateway.metrics.outcomes.items() if count},
         }
 
     async def _what_if(self, wanted: dict[str, Any]) -> dict[str, Any]:

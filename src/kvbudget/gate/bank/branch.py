@@ -34,7 +34,6 @@ class Branch:
 
     __slots__ = (
         "_number",
-        "_sent_ns",
         "branches",
         "elsewhere",
         "lease_ns",
@@ -45,6 +44,7 @@ class Branch:
         "short",
         "slices",
         "until_ns",
+        "waits_since_ns",
         "yields_to",
     )
 
@@ -62,16 +62,11 @@ class Branch:
         self.missing = False  # of gates whose lease ran out something may still be in the engine
         self.branches = 1
         self._number = 0
-        self._sent_ns: int | None = None  # of the call that is not answered yet
+        self.waits_since_ns: int | None = None  # when the call was made that is not answered yet
 
     def is_lost(self, now_ns: int) -> bool:
         """Whether it may promise nothing: it was not heard of for a lease, or never."""
         return now_ns >= self.until_ns
-
-    @property
-    def waits_since_ns(self) -> int | None:
-        """When the call was made that is not answered yet."""
-        return self._sent_ns
 
     def call(
         self,
@@ -98,7 +93,7 @@ class Branch:
                               stand.promised))  # fmt: skip
         self.slices = slices
         self._number += 1
-        self._sent_ns = now_ns
+        self.waits_since_ns = now_ns
         lease_ms, waited_ms = self.lease_ns // 10**6, waited_ns // 10**6
         return Call(self.name, self._number, lease_ms, tuple(lines), priority, waited_ms, reading=reading)
 
@@ -106,15 +101,15 @@ class Branch:
         """The last call: it gives up everything."""
         self.slices, self.until_ns = {}, _NEVER_NS
         self._number += 1
-        self._sent_ns = now_ns
+        self.waits_since_ns = now_ns
         return Call(self.name, self._number, self.lease_ns // 10**6, (), leaves=True)
 
     def heard(self, answer: Answer, now_ns: int) -> bool:
         """The bank has answered; whether that counts: it is of the last call, and in time."""
-        if answer.number != self._number or self._sent_ns is None:
+        if answer.number != self._number or self.waits_since_ns is None:
             return False
-        until_ns = self._sent_ns + int(self.lease_ns * (1 - DRIFT))
-        self._sent_ns = None
+        until_ns = self.waits_since_ns + int(self.lease_ns * (1 - DRIFT))
+        self.waits_since_ns = None
         if now_ns >= until_ns:
             return False
         self.until_ns = until_ns
@@ -132,7 +127,7 @@ class Branch:
         """The last call was not answered, and nobody waits for that any more; it may have been heard all the same.
         `number`: only if it is the last."""
         if number is None or number == self._number:
-            self._sent_ns = None
+            self.waits_since_ns = None
 
     def _keeps(self, stand: Stand) -> int:
         """Of its slice: all of it, unless it has far more than it needs. Where somebody else lacks something, only what

@@ -65,7 +65,9 @@ class Replica:
     def next_wake_ns(self) -> int:
         """When to ask `due` again, if nothing happens before."""
         since_ns = self.branch.waits_since_ns
-        return max(self._next_ns, self._not_before_ns) if since_ns is None else since_ns + self._retry_ns
+        if since_ns is not None:
+            return since_ns + self._retry_ns
+        return self._next_ns if self._next_ns > self._not_before_ns else self._not_before_ns
 
     @property
     def promised_elsewhere(self) -> Blocks:
@@ -85,8 +87,11 @@ class Replica:
                 return None
             branch.failed()
             self._next_ns = now_ns
-        urgent = self.gate.queue or branch.short or self._woken
-        if self._is_changed and now_ns < self._next_ns and not urgent:
+        if (
+            self._is_changed
+            and now_ns < self._next_ns
+            and not (branch.short or self._woken or self.gate.queue.in_order)
+        ):
             return None  # a call that is not urgent is made soon, and tells of whatever comes until then
         told = self._state()
         if told != self._told:
@@ -257,9 +262,11 @@ class Replica:
         """What to ask for one who comes; None where it does not lack our slice, or asking would be in vain now."""
         if now_ns < self._not_before_ns:
             return None
-        in_vain = self.branch.short or self.branch.settling or self.gate.queue
+        in_vain = self.branch.short or self.branch.settling or self.gate.queue.in_order
         ask = None if in_vain else _ask_of(self.gate, event, now_ns)
-        return ask or _ask_for_word(self.gate, event, now_ns)
+        if ask is not None or self.gate.fairness.limits is None:
+            return ask
+        return _ask_for_word(self.gate, event, now_ns)
 
     def _promised_blocks(self, asked_blocks: int, now_ns: int) -> Blocks:
         """While there is plenty for all, the sum of all peaks: it is never less than what is promised. What learned

@@ -3,7 +3,7 @@
 That is what it asks the bank for. Nothing is changed by reckoning it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvbudget.gate.events import Arrived
@@ -40,11 +40,18 @@ def needed_of_pool(
 def is_held_back(gate: Gate, waiting: Waiting, needed: Blocks | None, now_ns: int) -> bool:
     """Whether one who waits, and would have room for what is `needed`, has to leave that to more urgent classes or
     other tenants, whatever the slice: then asking for more would only keep it from other gates."""
+    return has_to_leave(gate, waiting, needed, lambda: gate.fairness.kept_from(waiting.arrived, now_ns), now_ns)
+
+
+def has_to_leave(
+    gate: Gate, waiting: Waiting, needed: Blocks | None, kept_for_others: Callable[[], Kept | None], now_ns: int
+) -> bool:
+    """The same, by what is kept for them."""
     event, footprint, ledger = waiting.arrived, waiting.footprint, gate.ledger
     free = Blocks(ledger.pool_blocks - gate.promises.elsewhere_blocks)
     if needed is None or needed > free or not len(ledger):  # an empty pool keeps nobody waiting
         return False
-    kept = gate.fairness.kept_from(event, now_ns)
+    kept = kept_for_others()
     return kept is not None and not _leaves(gate, event, footprint, waiting.peak_blocks, kept, free, now_ns)
 
 

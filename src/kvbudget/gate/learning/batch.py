@@ -116,7 +116,8 @@ class Batch:
     def gone(self, reservation_id: str) -> None:
         """Its blocks are back."""
         self.outlook.discard(reservation_id)
-        self.tracked.pop(reservation_id, None)  # it ended under another policy
+        if reservation_id in self.tracked:  # it ended under another policy
+            del self.tracked[reservation_id]
 
     def pool_changed(self, layout: Layout) -> None:
         """Blocks are counted otherwise from now on."""

@@ -12,7 +12,7 @@ from kvbudget.errors import BadValueError
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.learning.batch import Batch
 from kvbudget.gate.learning.clairvoyant import all_known, clairvoyant_promise
-from kvbudget.gate.learning.lengths import Habit, Lengths
+from kvbudget.gate.learning.lengths import Habit, Lengths, tell_at_limit, tell_ended
 from kvbudget.gate.learning.margin import HIGHEST, Margin
 from kvbudget.gate.learning.pace import LEAST_NS_PER_STEP, LEAST_PREFILL_TOKENS, MOST_NS_PER_STEP
 from kvbudget.gate.tenants.kept import Kept
@@ -63,7 +63,7 @@ class LearnedPolicy:
     @property
     def ready(self) -> bool:
         """Whether enough has been seen to decide by it."""
-        return self.is_clairvoyant or self.lengths.answers >= self.enough_answers
+        return self.is_clairvoyant or self.lengths.root.answers >= self.enough_answers
 
     @property
     def ns_per_step(self) -> float:
@@ -248,7 +248,8 @@ class LearnedPolicy:
             self._tables[habit] = table
         return table
 
-    def _habits_of(self, event: Arrived) -> tuple[Habit, ...]:
+    def _habits_of(self, event: Arrived, *, again: bool = True) -> tuple[Habit, ...]:
+        """`again`: they may be asked for again."""
         lengths, asked = self.lengths, self._asked
         if lengths.forgotten != self._asked_forgotten or len(asked) > MOST_ASKED:
             asked.clear()
@@ -259,7 +260,8 @@ class LearnedPolicy:
         longest = prompts[0] if len(prompts) == 1 else max(prompts)
         chain = lengths.chain(event.tenant, event.route, event.max_new_tokens, longest)
         self._asked_forgotten = lengths.forgotten
-        asked[event.request_id] = event, chain
+        if again:
+            asked[event.request_id] = event, chain
         return chain
 
     # What happens
@@ -268,7 +270,7 @@ class LearnedPolicy:
         """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
         if event.known_tokens is not None:
             self.is_clairvoyant = True
-        self.batch.add(event, made, self._habits_of(event), backlog_tokens, now_ns)
+        self.batch.add(event, made, self._habits_of(event, again=False), backlog_tokens, now_ns)
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""
@@ -289,11 +291,9 @@ class LearnedPolicy:
             return
         tracked.tell(made)
         if of_itself and made < living.footprint.max_new_tokens:
-            for habit in tracked.habits:
-                habit.ended(made)
+            tell_ended(tracked.habits, made)
         elif of_itself:
-            for habit in tracked.habits:
-                habit.at_limit()
+            tell_at_limit(tracked.habits)
 
     def gone(self, reservation_id: str) -> None:
         """Its blocks are back."""

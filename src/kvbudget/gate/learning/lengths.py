@@ -26,6 +26,7 @@ from kvbudget.errors import BadValueError
 from kvbudget.pool.survival import BIN_OF, BINS, EDGES, MOST_IN_TABLE, WIDTHS, WIDTHS_FLOAT, Survival, bin_of
 
 MEMORY: Final = 256  # answers
+_FRESHER: Final = MEMORY / (MEMORY - 1)  # than the answer before it: so much more each one weighs
 LIMIT_SHARE: Final = 0.25  # of its limit, that an answer is thought to take on average before any was seen
 USUAL_LIMIT: Final = 2048  # where none is declared: what the gate then promises by default
 SURE_BEFORE: Final = 2.0  # answers that the guess before any is worth; the error of a rate by n events is 1/sqrt(n)
@@ -130,23 +131,7 @@ class Habit:
 
     def ended(self, tokens: int) -> None:
         """A sequence ended of itself with its `tokens`-th token, of which `lived` was told."""
-        k = bin_of(tokens - 1)
-        ends, partly, weight = self.ends, self._partly, self.weight  # compiled, += on an element is not one of numbers
-        ends[k] = ends[k] + weight
-        self._longest = max(self._longest, k)
-        partly[k] = partly[k] - 0.5 * weight  # it lived through half of the last one
-        self.at_limit()
-
-    def at_limit(self) -> None:
-        """A sequence of which `lived` was told may make no more: one answer more is known, without an end."""
-        self.root.taught += 1
-        self.root.answered += 1
-        self.total += self.weight
-        self._unread += 1.0
-        self.faded += 1.0
-        self.weight *= MEMORY / (MEMORY - 1)
-        if self.weight > _LARGEST_WEIGHT:
-            self._rescale()
+        tell_ended((self,), tokens)
 
     def own(self) -> "Evidence":
         """What was seen here, the newest with a weight of 1."""
@@ -162,7 +147,7 @@ class Habit:
     def take_in(self, seen: "Evidence") -> None:
         """What was seen elsewhere meanwhile: what is known fades by its answers, as if they had ended here."""
         self.faded += min(seen.answers, MOST_AT_ONCE)
-        self.weight *= (MEMORY / (MEMORY - 1)) ** min(seen.answers, MOST_AT_ONCE)
+        self.weight *= _FRESHER ** min(seen.answers, MOST_AT_ONCE)
         if self.weight > _LARGEST_WEIGHT:
             self._rescale()
         weight = self.weight
@@ -272,6 +257,32 @@ def tell_lived(habits: tuple[Habit, ...], start: int, end: int) -> None:
             through[first + 1] = through[first + 1] + weight
             through[last] = through[last] - weight
         habit._unread += 0.03
+
+
+def tell_ended(habits: tuple[Habit, ...], tokens: int) -> None:
+    """A sequence of whom all these are ended of itself with its `tokens`-th token, of which `tell_lived` was told."""
+    k = BIN_OF[tokens - 1] if tokens <= MOST_IN_TABLE else bin_of(tokens - 1)
+    for habit in habits:
+        ends, partly, weight = habit.ends, habit._partly, habit.weight  # compiled, += on an element is not of numbers
+        ends[k] = ends[k] + weight
+        partly[k] = partly[k] - 0.5 * weight  # it lived through half of the last one
+        if k > habit._longest:  # noqa: PLR1730 - a call for each takes longer
+            habit._longest = k
+    tell_at_limit(habits)
+
+
+def tell_at_limit(habits: tuple[Habit, ...]) -> None:
+    """A sequence of whom all these are may make no more, of which `tell_lived` was told: one answer more is known."""
+    root = habits[0].root
+    root.taught += 1
+    root.answered += 1
+    for habit in habits:
+        habit.total += habit.weight
+        habit._unread += 1.0
+        habit.faded += 1.0
+        habit.weight *= _FRESHER
+        if habit.weight > _LARGEST_WEIGHT:
+            habit._rescale()
 
 
 class Lengths:

@@ -42,6 +42,8 @@ class Turns:
     def let_in(self, priority: int) -> None:
         """One of this class was."""
         passed = self._passed
+        if len(passed) == 1 and passed.get(priority) == 0:
+            return  # as nearly always: there is no other, and was none
         for other in passed:
             if other > priority:
                 passed[other] += 1
