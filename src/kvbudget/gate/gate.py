@@ -58,6 +58,7 @@ from kvbudget.gate.refusing.returns import Booking, Returns
 from kvbudget.gate.resolve import Resolver
 from kvbudget.gate.tails import Tails
 from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.tenants.settings import account_name
 from kvbudget.gate.waiting.expectation import Expectation
 from kvbudget.gate.waiting.last_look import LastLook
 from kvbudget.gate.waiting.look import first_that_fits
@@ -65,6 +66,7 @@ from kvbudget.gate.waiting.overtaking import Overtaking
 from kvbudget.gate.waiting.parking import NoPlace, Parking
 from kvbudget.gate.waiting.queue import Queue, Waiting
 from kvbudget.gate.waiting.trial import Trial
+from kvbudget.gate.waiting.why import Why
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger
@@ -87,6 +89,7 @@ class Gate:
         self.resolver = Resolver(config, self.ledger)
         self.expectation = Expectation()
         self.learned = LearnedPolicy(layout, config.epsilon, config.enough_answers)
+        self.lane = self.learned.lane
         self.fairness = Fairness(config, self.ledger, self.learned, self.expectation)
         self.queue = Queue(turns=self.fairness.turns)
         self.returns = Returns()
@@ -112,6 +115,7 @@ class Gate:
         self._slice_until_ns = _FOR_EVER_NS  # of a pool that several gates share; then nothing of it is ours
         self.ledger_lost = False
         self.ledger_settles = False  # it gives no room to anybody until leases of before are over
+        self._prompts_wait = False  # whether those who wait do so for prompts that the engine has not read
         self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Progressed: self._progressed,
@@ -306,6 +310,7 @@ class Gate:
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         self.queue.whys[waiting.key] = self.trial.why
+        self._wait_for_prompts(now_ns)
         if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
         return commands
@@ -318,7 +323,10 @@ class Gate:
         made = self.promises.make(event, footprint, peak_blocks, needed, now_ns)
         if self._learns:
             self.returns.let_in(event, peak_blocks, now_ns)
-            self.learned.forwarded(event, made, self.ledger.unseen_prompt_tokens, now_ns)
+            self.learned.forwarded(event, made, now_ns)
+        prompt_tokens = footprint.prompt_tokens * footprint.sequences
+        account = account_name(event.tenant, event.priority)
+        self.lane.joined(event.request_id, account, prompt_tokens, now_ns, watched=made.paced)
         self.fairness.forwarded(event, made, now_ns)
         return Forward(event.request_id, made.net_blocks, footprint.max_new_tokens, waited_ns)
 
@@ -340,11 +348,15 @@ class Gate:
         less = cached_tokens is not None and self.promises.found(request_id, cached_tokens)
         if self._recheck_ns is None and self.queue and (less or self.config.policy is not Policy.WORST_CASE):
             self._recheck_ns = now_ns + RECHECK_NS
-        look = first and self.fairness.first_token(request_id, now_ns)
+        if not first:
+            return []
+        self.lane.read(request_id, now_ns)
+        look = self._prompts_wait or self.fairness.waits_for_prompts
         return self._tick(_TICK, now_ns, look=True) if look else []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.learned.pace_lost(self.promises.lose_pace(event.request_id))
+        self.lane.lost(event.request_id, now_ns)
         return []
 
     # It ends
@@ -358,6 +370,7 @@ class Gate:
         if living is None or event.request_id in self.tails:
             raise AccountingError(f"request {event.request_id!r} does not live (ended twice?)")
         output_tokens = self.engine_reports.ended(living, event, now_ns)
+        self.lane.left(event.request_id, now_ns)
         if event.engine_done or self.config.abort_tail_ns <= 0:
             self.promises.take_back(event.request_id)
             self.learned.gone(event.request_id)
@@ -460,8 +473,9 @@ class Gate:
         if now_ns < self.busy_until_ns:
             self._look_at(self.busy_until_ns)
             return []
+        self._prompts_wait = False
         while self.queue and self.backend_up:
-            if self.last_look.stands(now_ns):
+            if self._wait_for_prompts(now_ns) or self.last_look.stands(now_ns):
                 break
             self.last_look.begins()
             found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
@@ -479,6 +493,17 @@ class Gate:
         if again_ns is not None:
             self._look_at(again_ns)
         return commands
+
+    def _wait_for_prompts(self, now_ns: int) -> bool:
+        """Whether all who wait do so until the engine has read more of the prompts that it has."""
+        wait_ns = self.parking.prompts_wait_ns(now_ns)
+        head = self.first_waiting()
+        if not wait_ns or head is None:
+            return False
+        self._prompts_wait = True
+        self.queue.whys[head.key] = Why.PROMPTS
+        self._look_at(now_ns + max(wait_ns, RECHECK_NS))  # or when a first token is seen
+        return True
 
     def _look_at(self, when_ns: int) -> None:
         """Look again then whether somebody who waits may go, or sooner."""

@@ -86,7 +86,10 @@ class Promises:
         """What all promises need together with this one; None if there is no room for it beside what is `kept` for
         other tenants. What it shares with those that live is counted once. `booked`: it comes back when told to."""
         self._daring = _NOBODY
-        if self._yields(event) or not self.has_places(footprint, 0 if kept is None else int(kept.slots)):
+        slots = 0 if kept is None else int(kept.slots)
+        if not booked and len(self._ledger) and self.by_lengths:  # who would be alone goes all the same
+            slots += self._returns.kept_sequences(int(self.part * self._config.max_num_seqs), now_ns)
+        if self._yields(event) or not self.has_places(footprint, slots):
             return None
         if not event.prefix:
             return self._needed_with(event, footprint, peak_blocks, kept, now_ns, booked=booked)

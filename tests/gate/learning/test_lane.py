@@ -1,52 +1,112 @@
-from kvbudget.gate.learning.lane import QUANTUM_TOKENS, Lane
+from kvbudget.gate.learning.lane import START_NS_PER_TOKEN, Lane
+from kvbudget.gate.learning.pace import Pace
+
+STEP_NS = 10_000_000
+
+
+def lane_of() -> Lane:
+    pace = Pace()
+    pace.ns_per_step = STEP_NS
+    return Lane(pace)
+
+
+def taught(ns_per_token: int) -> Lane:
+    """Of an engine that reads so fast, as far as the time is not that of a step."""
+    lane = lane_of()
+    for number in range(600):
+        now_ns = number * 10**9
+        lane.joined(f"r{number}", "t", 1000, now_ns, watched=True)
+        lane.read(f"r{number}", now_ns + STEP_NS + 1000 * ns_per_token)
+    return lane
 
 
 def test_a_large_prompt_may_only_join_an_empty_lane_and_small_ones_share_it() -> None:
-    lane = Lane()
-    assert lane.has_room(100_000, 0)
+    lane = lane_of()
+    assert lane.has_room(100_000, 128, 0)
     lane.joined("a", "t", 30, 0, watched=True)
-    assert lane.has_room(QUANTUM_TOKENS - 30, 0)
-    assert not lane.has_room(QUANTUM_TOKENS - 29, 0)
-    lane.left("a", 1, computed=True)
-    lane.left("a", 2, computed=False)  # it left already
-    assert lane.has_room(100_000, 2)
+    assert lane.has_room(98, 128, 0)
+    assert not lane.has_room(99, 128, 0)
+    lane.read("a", 1)
+    lane.left("a", 1)  # it was read before
+    assert lane.has_room(100_000, 128, 2)
+
+
+def test_how_long_prompts_take_is_guessed_and_then_seen() -> None:
+    assert lane_of().takes_ns(1000) == 1000 * START_NS_PER_TOKEN
+    assert abs(taught(2000).takes_ns(1000) - 2_000_000) < 50_000
+
+
+def test_prompts_that_are_read_in_one_step_take_its_time_together() -> None:
+    lane, now_ns = lane_of(), 0
+    for number in range(200):
+        for part in range(8):
+            lane.joined(f"r{number}-{part}", "t", 1000, now_ns, watched=True)
+        now_ns += STEP_NS + 8000 * 3000
+        for part in range(8):
+            lane.read(f"r{number}-{part}", now_ns)
+    assert abs(lane.ns_per_token - 3000) < 200
+
+
+def test_of_what_is_always_read_nothing_is_left_out() -> None:
+    lane = lane_of()
+    lane.joined("r0", "t", 100, 0, watched=True)
+    for number in range(1, 600):
+        lane.joined(f"r{number}", "t", 100, number * 10**6 - 1, watched=True)
+        lane.read(f"r{number - 1}", number * 10**6)
+    assert abs(lane.ns_per_token - 10_000) < 100
+
+
+def test_a_few_tokens_alone_tell_how_long_a_step_is_and_no_more() -> None:
+    lane = lane_of()
+    lane.joined("a", "t", 5, 0, watched=True)
+    lane.read("a", STEP_NS)
+    assert lane.ns_per_token == START_NS_PER_TOKEN
+
+
+def test_who_leaves_tells_nothing_of_the_pace() -> None:
+    lane = lane_of()
+    lane.joined("a", "t", 5000, 0, watched=True)
+    lane.left("a", 1)
+    assert (lane.ns_per_token, lane.backlog_ns(10**12)) == (START_NS_PER_TOKEN, 0)
 
 
 def test_whose_first_token_nobody_sees_is_thought_to_take_as_long_as_others_did() -> None:
-    lane = Lane()
-    for number in range(200):  # 1 us a token
-        lane.joined(f"r{number}", "t", 1000, number * 10**9, watched=True)
-        lane.left(f"r{number}", number * 10**9 + 1_000_000, computed=True)
-    start = 10**12
+    lane, start = taught(1000), 10**12
     lane.joined("silent", "t", 2000, start, watched=False)
     clear_ns = lane.clear_ns(start)
     assert clear_ns is not None
-    assert 1_900_000 < clear_ns - start < 2_200_000
-    assert not lane.has_room(1000, start)
-    assert lane.has_room(1000, clear_ns)
+    assert abs(clear_ns - start - 2_000_000) < 50_000
+    assert lane.backlog_ns(start) == clear_ns - start
+    assert not lane.has_room(1000, 128, start)
+    assert lane.has_room(1000, 128, clear_ns)
     assert lane.clear_ns(clear_ns) is None
 
 
-def test_the_pace_is_learned_from_all_that_was_before_it_and_not_from_who_left() -> None:
-    lane = Lane()
-    for number in range(300):
-        lane.joined(f"a{number}", "t", 900, 0, watched=True)
-        lane.joined(f"b{number}", "t", 100, 0, watched=True)
-        lane.left(f"a{number}", 10**15, computed=False)
-        lane.left(f"b{number}", 2_000_000, computed=True)  # 1000 tokens were before it: 2 us each
-    lane.joined("silent", "t", 1000, 0, watched=False)
-    clear_ns = lane.clear_ns(0)
-    assert clear_ns is not None
-    assert 1_990_000 < clear_ns < 2_010_000
+def test_who_is_watched_no_more_is_read_all_the_same() -> None:
+    lane = lane_of()
+    lane.joined("a", "t", 1000, 0, watched=True)
+    watched_ns = lane.backlog_ns(0)
+    lane.lost("a", 0)
+    lane.lost("a", 0)
+    assert lane.backlog_ns(0) == watched_ns
+    assert lane.backlog_ns(watched_ns) == 0
+
+
+def test_what_was_learned_before_holds_until_more_is_seen() -> None:
+    lane = lane_of()
+    lane.resume(7000.0)
+    assert lane.takes_ns(1000) == 7_000_000
 
 
 def test_nobody_has_more_than_one_long_prompt_there_or_a_few_short_ones() -> None:
-    lane = Lane()
-    assert lane.has_own_room("a", 10**6)
-    lane.joined("r1", "a", QUANTUM_TOKENS - 100, 0, watched=True)
-    assert lane.has_own_room("a", 100)
-    assert not lane.has_own_room("a", 101)
-    assert lane.has_own_room("b", 10**6)
-    lane.left("r1", 1, computed=True)
-    assert lane.has_own_room("a", 10**6)
+    lane = lane_of()
+    assert lane.has_own_room("a", 10**6, 128)
+    lane.joined("r1", "a", 28, 0, watched=True)
+    lane.joined("r2", "a", 10, 0, watched=True)
+    assert lane.has_own_room("a", 90, 128)
+    assert not lane.has_own_room("a", 91, 128)
+    assert lane.has_own_room("b", 10**6, 128)
+    lane.left("r1", 1)
+    lane.read("r2", 1)
+    assert lane.has_own_room("a", 10**6, 128)
     assert lane._own == {}

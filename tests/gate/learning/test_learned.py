@@ -406,18 +406,6 @@ def test_waits_that_turn_out_longer_than_predicted_are_predicted_longer(make_gat
     assert policy.forecast.bias < 0.75
 
 
-def test_a_long_backlog_of_prompts_is_not_made_longer(make_gate: MakeGate, arrive: Arrive) -> None:
-    engine = Engine(make_gate(10_000, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND))
-    for number in range(20):
-        engine.ask(arrive(f"teacher-{number}", 1000, 400, paced=True), 1)
-        engine.now += SECOND  # a prompt of 1,000 tokens takes a second
-        engine.run(1)
-    asked = [engine.ask(arrive(f"burst-{number}", 1000, 400, paced=True), 1)[0] for number in range(10)]
-    assert [type(command) for command in asked[:4]] == [Forward] * 4
-    assert isinstance(asked[-1], Reject)
-    assert asked[-1].retry_after_ns >= 4 * SECOND
-
-
 def test_who_comes_back_when_told_goes_before_those_who_wait(make_gate: MakeGate, arrive: Arrive) -> None:
     engine = taught(make_gate, arrive, tokens=100, worthwhile_wait_ns=SECOND // 2)
     while True:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbudget.gate.learning.pace import LEAST_NS_PER_STEP, LEAST_PREFILL_TOKENS, MOST_NS_PER_STEP, Pace
+from kvbudget.gate.learning.pace import LEAST_NS_PER_STEP, MOST_NS_PER_STEP, Pace
 
 STEP_NS = 10_000_000
 
@@ -31,14 +31,6 @@ def test_where_nobody_is_watched_time_makes_the_steps_and_loses_no_part_of_one()
     assert pace.step == 99
 
 
-def test_prompts_take_as_long_as_the_last_ones_did() -> None:
-    pace = Pace()
-    assert pace.prefill_takes_ns(1000) == 0
-    for _ in range(500):
-        pace.prefilled(1000, 50_000_000)
-    assert pace.prefill_takes_ns(2000) == pytest.approx(100_000_000, rel=0.01)
-
-
 def test_a_clock_that_stands_still_or_leaps_leaves_a_pace_to_divide_by() -> None:
     pace = Pace()
     pace.begin(0)
@@ -48,9 +40,3 @@ def test_a_clock_that_stands_still_or_leaps_leaves_a_pace_to_divide_by() -> None
     assert pace.step == 150
     pace.advance(1000, 10**30)
     assert pace.ns_per_step == MOST_NS_PER_STEP
-
-
-def test_prompts_without_a_token_leave_something_to_divide_by() -> None:
-    pace = Pace()
-    pace.prefilled(0, 50)
-    assert pace.prefill_tokens == LEAST_PREFILL_TOKENS

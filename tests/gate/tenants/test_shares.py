@@ -6,11 +6,22 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbudget.gate.learning.lane import QUANTUM_TOKENS
+from kvbudget.gate.learning.lane import Lane
+from kvbudget.gate.learning.pace import Pace
 from kvbudget.gate.tenants.accounts import Account
 from kvbudget.gate.tenants.kept import Kept
 from kvbudget.gate.tenants.settings import ClassLimits, TenantLimits, account_name
-from kvbudget.gate.tenants.shares import ACTIVE_NS, BEHIND_NS, CREDIT_NS, LOOK_NS, MOST_TENANTS, NEW_NS, Shares
+from kvbudget.gate.tenants.shares import (
+    ACTIVE_NS,
+    BEHIND_NS,
+    CREDIT_NS,
+    LANE_TOKENS,
+    LANE_TOKENS_BESIDE_URGENT,
+    LOOK_NS,
+    MOST_TENANTS,
+    NEW_NS,
+    Shares,
+)
 from kvbudget.pool.risk import Outlook
 from kvbudget.pool.share import GRID, share_of
 
@@ -18,7 +29,7 @@ SECOND = 10**9
 
 
 def shares_of(tenants: Mapping[str, TenantLimits] = {}, classes: Mapping[int, ClassLimits] = {}) -> Shares:
-    return Shares(1000, 100, tenants, classes)
+    return Shares(1000, 100, tenants, classes, Lane(Pace()))
 
 
 def counting(**tenants: TenantLimits) -> Shares:
@@ -34,9 +45,9 @@ def forward(
     shares.arrived(tenant, priority, now_ns)
     shares.asked(tenant, blocks=blocks, sequences=1, prompt_tokens=prompt, lives_ns=SECOND, now_ns=now_ns)
     shares.forwarded(
-        name, tenant, priority, blocks=blocks, sequences=1, prompt_tokens=prompt, lives_ns=SECOND, watched=True,
-        now_ns=now_ns,
+        name, tenant, priority, blocks=blocks, sequences=1, prompt_tokens=prompt, lives_ns=SECOND, now_ns=now_ns,
     )  # fmt: skip
+    shares.lane.joined(name, tenant, prompt, now_ns, watched=True)
 
 
 def test_nothing_is_counted_until_a_second_tenant_or_class_comes() -> None:
@@ -73,7 +84,7 @@ def test_service_is_what_is_expected_at_first_and_what_it_was_in_the_end() -> No
 
 def test_a_request_of_many_sequences_is_charged_for_its_slots() -> None:
     shares = counting()
-    shares.forwarded("r", "a", 0, blocks=1.0, sequences=50, prompt_tokens=1, lives_ns=SECOND, watched=True, now_ns=0)
+    shares.forwarded("r", "a", 0, blocks=1.0, sequences=50, prompt_tokens=1, lives_ns=SECOND, now_ns=0)
     assert isclose(shares.virtual_of("a"), 0.5 * SECOND)
 
 
@@ -123,7 +134,7 @@ def test_who_asks_for_no_more_than_others_does_not_borrow_whatever_it_holds() ->
     for number in range(4):
         forward(shares, f"r{number}", "a", 0, prompt=1000)
         shares.asked("b", blocks=100.0, sequences=1, prompt_tokens=1000, lives_ns=SECOND, now_ns=0)
-        shares.lane.left(f"r{number}", 0, computed=True)
+        shares.lane.left(f"r{number}", 0)
     forward(shares, "q", "b", 0, prompt=1000)
     assert not shares.borrows("a", SECOND)
     assert shares.prompt_may_go("a", 0, 10_000, SECOND)
@@ -135,7 +146,7 @@ def test_who_has_no_more_than_others_does_not_borrow_whatever_it_asks_for() -> N
     for _ in range(9):
         shares.asked("a", blocks=100.0, sequences=1, prompt_tokens=1000, lives_ns=SECOND, now_ns=0)
     forward(shares, "r", "a", 0, prompt=1000)
-    shares.lane.left("r", 0, computed=True)
+    shares.lane.left("r", 0)
     assert not shares.borrows("a", SECOND)
     assert shares.prompt_may_go("a", 0, 10_000, SECOND)
     assert not shares.prompt_may_go("b", 0, 10_000, SECOND)  # it would wait for its own
@@ -145,10 +156,10 @@ def test_who_is_new_among_old_ones_is_held_to_less_until_it_is_known() -> None:
     shares = counting()
     for number in range(20):
         forward(shares, f"q{number}", "ab"[number % 2], NEW_NS, prompt=1000)
-        shares.lane.left(f"q{number}", NEW_NS, computed=True)
+        shares.lane.left(f"q{number}", 0)
     for number in range(8):
         forward(shares, f"n{number}", "new", NEW_NS, prompt=1000)
-        shares.lane.left(f"n{number}", NEW_NS, computed=True)
+        shares.lane.left(f"n{number}", 0)
     forward(shares, "q", "a", NEW_NS, prompt=1000)
     assert not shares.prompt_may_go("new", 0, 1000, NEW_NS + 1)
     shares.lane.joined("x", "a", 10**6, 2 * NEW_NS, watched=True)
@@ -264,13 +275,23 @@ def test_the_prompts_of_a_borrower_go_one_by_one() -> None:
     assert shares.prompt_may_go("a", 0, 1000, 0)  # for one small prompt nobody is slowed down
     shares.asked("b", blocks=1.0, sequences=1, prompt_tokens=3000, lives_ns=1, now_ns=0)
     assert not shares.prompt_may_go("a", 0, 1000, 0)
-    assert shares.prompt_may_go("b", 0, QUANTUM_TOKENS - 10, 0)
+    assert shares.prompt_may_go("b", 0, LANE_TOKENS - 10, 0)
     assert not shares.prompt_may_go("b", 0, 1000, 0)  # it would wait for its own
     assert shares.prompt_may_go("nobody", 0, 1000, 0)
     assert not shares.prompt_may_go("b", 1, 1000, 0)  # a less urgent class
     for name in (*[f"r{number}" for number in range(40)], "q"):
-        shares.lane.left(name, SECOND, computed=True)
+        shares.lane.left(name, 0)
     assert shares.prompt_may_go("a", 0, 1000, SECOND)
+
+
+def test_beside_a_more_urgent_class_fewer_of_them_are_together() -> None:
+    shares = counting()
+    shares.lane.joined("r", "a", 10, 0, watched=True)
+    assert shares.prompt_may_go("a", 1, LANE_TOKENS - 10, 0)
+    forward(shares, "q", "b", 0, prompt=10)
+    shares.lane.left("q", 0)
+    assert shares.prompt_may_go("a", 1, LANE_TOKENS_BESIDE_URGENT - 10, 0)
+    assert not shares.prompt_may_go("a", 1, LANE_TOKENS_BESIDE_URGENT - 9, 0)
 
 
 def test_many_small_requests_hold_up_the_prompts_of_a_borrower_although_they_are_few_tokens() -> None:
@@ -351,7 +372,6 @@ def test_whatever_happens_all_that_is_held_adds_up_and_nothing_is_left_over(
     for name in living:
         shares.ended(name, None, 100 * SECOND)
     assert shares._all.blocks.now == shares._all.sequences.now == 0
-    assert shares.lane.has_room(10**9, 100 * SECOND)
 
 
 def test_the_sum_of_what_is_kept_is_kept() -> None:

@@ -55,7 +55,7 @@ def test_a_seat_is_waited_for_like_blocks() -> None:
 
 
 def test_those_ahead_come_first_and_what_is_kept_is_not_taken() -> None:
-    ahead = Demand(0)
+    ahead = Demand(0, 0)
     for g, moment in enumerate(GRID):
         ahead.blocks[g] = 50.0 if moment < 1000 else 0.0
     outlook = living(40, 300)
@@ -111,7 +111,7 @@ def test_whether_there_is_room_by_then_with_one_more_is_what_the_whole_reckoning
     for number, one in enumerate(batch):
         outlook.add(str(number), share(one))
     outlook.now = passed
-    newcomer, more, ahead = share(first), share(further), Demand(0)
+    newcomer, more, ahead = share(first), share(further), Demand(0, 0)
     start = start_of(outlook, 2.0, newcomer, blocks, seats, ahead, None)
     if start is None:
         return
@@ -140,7 +140,7 @@ def test_one_who_stays_longer_than_those_in_the_way_puts_off_for_sure() -> None:
 
 def test_where_nothing_is_ever_free_there_is_no_room_by_any_time() -> None:
     outlook = living(1 << 30, 1 << 30)
-    assert not has_room_by(1e9, outlook, 2.0, NEW, 100.0, 10, Demand(0), NEW)
+    assert not has_room_by(1e9, outlook, 2.0, NEW, 100.0, 10, Demand(0, 0), NEW)
 
 
 def reckoned(
@@ -208,7 +208,7 @@ def test_what_is_not_summed_would_have_changed_nothing(
 
     ahead = kept = None
     if before is not None:
-        ahead, one = Demand(0), share(before)
+        ahead, one = Demand(0, 0), share(before)
         for g, mean in enumerate(one.mean):
             ahead.blocks[g], ahead.sequences[g] = mean, one.alive[g]
     if free is not None:

@@ -102,10 +102,9 @@ def test_the_engine_said_that_it_is_overloaded_until_then(make_gate: MakeGate, a
 
 
 def test_one_that_could_be_first_but_for_the_prompts_there_says_so(make_gate: MakeGate, arrive: Arrive) -> None:
-    gate = make_gate(10_000, Policy.LEARNED, worthwhile_wait_ns=10**12)
+    gate = make_gate(10_000, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND)
     gate.handle(arrive("a", 100_000, 16, paced=True), 0)
-    gate.learned.pace.prefill_ns, gate.learned.pace.prefill_tokens = 1e9, 1000.0
-    late = arrive("b", 16, 16, deadline_ns=gate.parking.backlog_ns() // 2)
+    late = arrive("b", 16, 16)
     resolved = gate.resolver.resolve(late)
     assert isinstance(resolved, tuple)
     assert gate.trial.of(late, *resolved, None, 0) == (None, False)

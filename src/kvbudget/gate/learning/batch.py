@@ -32,16 +32,15 @@ class Tracked:
     """What is kept of one living promise."""
 
     __slots__ = (
-        "backlog_tokens", "habit", "habits", "known_tokens", "limit", "lived", "next_mark", "number", "sequences",
+        "habit", "habits", "known_tokens", "limit", "lived", "next_mark", "number", "sequences",
         "share", "start_step",
     )  # fmt: skip
 
     def __init__(
         self, number: int, habits: tuple[Habit, ...], known_tokens: Tokens | None, footprint: Footprint,
-        start_step: int, backlog_tokens: int,
+        start_step: int,
     ) -> None:  # fmt: skip
         self.number = number  # in the order in which they were promised
-        self.backlog_tokens = backlog_tokens
         self.habits = habits
         self.habit = habits[-1]  # the one to ask
         self.known_tokens = known_tokens
@@ -76,14 +75,12 @@ class Batch:
 
     # Who comes, goes on and goes
 
-    def add(
-        self, event: Arrived, made: Reservation, habits: tuple[Habit, ...], backlog_tokens: int, now_ns: int
-    ) -> None:
-        """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
+    def add(self, event: Arrived, made: Reservation, habits: tuple[Habit, ...], now_ns: int) -> None:
+        """A promise was made."""
         if not self.tracked:
             self.pace.begin(now_ns)
         self._newest += 1
-        tracked = Tracked(self._newest, habits, event.known_tokens, made.footprint, self.pace.step, backlog_tokens)
+        tracked = Tracked(self._newest, habits, event.known_tokens, made.footprint, self.pace.step)
         self.tracked[made.reservation_id] = tracked
         outlook = self.outlook
         if self._stale or now_ns >= self._fresh_until_ns or self.pace.step - outlook.epoch >= EPOCH_STEPS:
@@ -96,10 +93,8 @@ class Batch:
         if tracked is None:  # it was cut off, and its last tokens come late
             return
         pace, seen = self.pace, living.seen_tokens
-        if seen <= new_tokens and living.first_seen_ns == now_ns:  # its first
-            tracked.start_step = pace.step - seen
-            pace.prefilled(tracked.backlog_tokens, now_ns - living.made_ns)
-        elif tracked.start_step + seen < pace.step - _PAUSE_STEPS:  # it stood still
+        is_first = seen <= new_tokens and living.first_seen_ns == now_ns
+        if is_first or tracked.start_step + seen < pace.step - _PAUSE_STEPS:  # or it stood still
             tracked.start_step = pace.step - seen
         elif tracked.start_step + seen > pace.step:
             pace.advance(tracked.start_step + seen - pace.step, now_ns)

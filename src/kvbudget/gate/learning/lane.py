@@ -1,67 +1,131 @@
-"""Decides whether one more prompt may join those that the engine has not computed yet.
+"""Decides whether one more prompt may join those that the engine has not read yet, and how long it reads them.
 
-An engine computes prompts in the order in which they come, many of them in one step that nobody interrupts, so whatever
-is sent early stands in the way of everybody who comes next. A tenant that had clearly more prompt tokens computed
-lately than its part, or a less urgent class beside a more urgent one, is sent one prompt at a time, when none is
-waiting to be computed, or all together are at most QUANTUM_TOKENS; who that is decides `gate.tenants.shares`. All
-others have one prompt there, or as many: more would only wait for one another, and a flood is not known as one when it
-begins. The engine still always has work.
+An engine reads prompts in the order in which they come, many of them in one step that nobody interrupts: whatever is
+sent early stands in the way of everybody who comes next, and makes everybody wait for its next token who is answered
+already. So no more is sent than is read in a short while (`gate.waiting.parking`); the engine still always has work.
+
+A tenant that had clearly more prompt tokens read lately than its part, or a less urgent class beside a more urgent one,
+is sent one prompt at a time, when none is waiting to be read, or a few short ones; who that is, and how few, decides
+`gate.tenants.shares`. All others have one prompt there, or as many: more would only wait for one another, and a
+flood is not known as one when it begins.
 """
 
-# 7 ms of the assumed engine. At 512 tokens p99 TTFT of an interactive class beside bulk chat was 1.53 times what it is
-# alone, at 128 1.24 (twelve seeds), with as much bulk served; for others under a flood it made no difference.
-QUANTUM_TOKENS = 128
-_START_NS_PER_TOKEN = 50_000.0
-_WEIGHT = 0.05  # of the newest observation
+from typing import Final, NamedTuple
+
+from kvbudget.gate.learning.pace import Pace
+
+START_NS_PER_TOKEN: Final = 50_000.0
+_FEW_TOKENS: Final = 128  # are read in no more time than a step takes
+_START_TOKENS: Final = 2048.0  # of what is learned, so many are made up at first
+_MEMORY: Final = 64.0  # first tokens
+
+
+class _Unread(NamedTuple):
+    """A prompt whose first token will be seen. `begins`: none was unread when it came."""
+
+    account: str
+    tokens: int
+    begins: bool
 
 
 class Lane:
-    """Prompts at the engine that are not computed yet."""
+    """Prompts at the engine that are not read yet.
 
-    __slots__ = ("_ns_per_token", "_own", "_unseen", "_unseen_tokens", "_unwatched_until_ns")
+    How fast they are read is told by what is read between one first token and the next, as long as there is always
+    something to read; of the first one the step is left out into which it came.
+    """
 
-    def __init__(self) -> None:
-        # (whose, prompt tokens, of all before it and its own, since when)
-        self._unseen: dict[str, tuple[str, int, int, int]] = {}
-        self._own: dict[str, int] = {}  # by tenant
-        self._unseen_tokens = 0
-        self._ns_per_token = _START_NS_PER_TOKEN
-        self._unwatched_until_ns = 0  # when those are thought to be computed whose first token nobody sees
+    __slots__ = (
+        "_ns", "_own", "_pace", "_since_ns", "_tokens", "_unread", "_unread_tokens", "_unwatched",
+        "_unwatched_until_ns", "ns_per_token",
+    )  # fmt: skip
 
-    def joined(self, request_id: str, tenant: str, prompt_tokens: int, now_ns: int, *, watched: bool) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._unread: dict[str, _Unread] = {}
+        self._unread_tokens = 0
+        self._own: dict[str, int] = {}  # by account
+        self._since_ns = 0  # what is unread is being read
+        # When those are thought to be read whose first token nobody sees, each and all.
+        self._unwatched: dict[str, int] = {}
+        self._unwatched_until_ns = 0
+        self.ns_per_token = START_NS_PER_TOKEN
+        self.resume(START_NS_PER_TOKEN)
+
+    def resume(self, ns_per_token: float) -> None:
+        """Go on from a pace that was learned before."""
+        self.ns_per_token = ns_per_token
+        self._tokens = _START_TOKENS
+        self._ns = _START_TOKENS * ns_per_token
+
+    def joined(self, request_id: str, account: str, prompt_tokens: int, now_ns: int, *, watched: bool) -> None:
         """A prompt was sent. Not `watched`: its first token will not be seen."""
         if watched:
-            self._unseen_tokens += prompt_tokens
-            self._unseen[request_id] = (tenant, prompt_tokens, self._unseen_tokens, now_ns)
-            self._own[tenant] = self._own.get(tenant, 0) + prompt_tokens
+            begins = not self._unread
+            if begins:
+                self._since_ns = now_ns
+            self._unread[request_id] = _Unread(account, prompt_tokens, begins)
+            self._unread_tokens += prompt_tokens
+            self._own[account] = self._own.get(account, 0) + prompt_tokens
         else:
             begin_ns = max(now_ns, self._unwatched_until_ns)
-            self._unwatched_until_ns = begin_ns + int(prompt_tokens * self._ns_per_token)
+            self._unwatched_until_ns = self._unwatched[request_id] = begin_ns + self.takes_ns(prompt_tokens)
 
-    def left(self, request_id: str, now_ns: int, *, computed: bool) -> None:
-        """Its first token was seen, or it is gone; nothing happens if it left before."""
-        unseen = self._unseen.pop(request_id, None)
-        if unseen is None:
+    def read(self, request_id: str, now_ns: int) -> None:
+        """Its first token was seen."""
+        unread = self._take_off(request_id)
+        if unread is None:
             return
-        tenant, prompt_tokens, ahead_tokens, since_ns = unseen
-        self._unseen_tokens -= prompt_tokens
-        self._own[tenant] -= prompt_tokens
-        if not self._own[tenant]:
-            del self._own[tenant]
-        if computed and ahead_tokens >= QUANTUM_TOKENS:  # of a few tokens the time is that of a step, not theirs
-            self._ns_per_token += _WEIGHT * ((now_ns - since_ns) / ahead_tokens - self._ns_per_token)
+        took_ns, self._since_ns = float(now_ns - self._since_ns), now_ns
+        if unread.begins:
+            if unread.tokens < _FEW_TOKENS:
+                return
+            took_ns = max(0.0, took_ns - self._pace.ns_per_step)
+        self._ns += took_ns - self._ns / _MEMORY
+        self._tokens += unread.tokens - self._tokens / _MEMORY
+        self.ns_per_token = self._ns / max(1.0, self._tokens)
+
+    def left(self, request_id: str, now_ns: int) -> None:
+        """It is gone, and so read or dropped."""
+        self._take_off(request_id)
+        read_ns = self._unwatched.pop(request_id, 0)
+        if read_ns > now_ns:
+            self._unwatched_until_ns -= read_ns - now_ns  # what came after it is that much sooner
+
+    def lost(self, request_id: str, now_ns: int) -> None:
+        """Its first token will not be seen after all."""
+        unread = self._take_off(request_id)
+        if unread is not None:
+            self.joined(request_id, unread.account, unread.tokens, now_ns, watched=False)
+
+    def takes_ns(self, prompt_tokens: int) -> int:
+        """How long so many prompt tokens are thought to be read."""
+        return int(prompt_tokens * self.ns_per_token)
+
+    def backlog_ns(self, now_ns: int) -> int:
+        """How long those are thought to be read that are not read."""
+        return self.takes_ns(self._unread_tokens) + max(0, self._unwatched_until_ns - now_ns)
 
     def clear_ns(self, now_ns: int) -> int | None:
-        """When those whose first tokens nobody sees are thought to be computed; None if they are."""
+        """When those whose first tokens nobody sees are thought to be read; None if they are."""
         return self._unwatched_until_ns if self._unwatched_until_ns > now_ns else None
 
-    def has_own_room(self, tenant: str, prompt_tokens: int) -> bool:
-        """Whether its tenant has few enough prompts there; it would only wait for itself."""
-        own = self._own.get(tenant, 0)
-        return own == 0 or own + prompt_tokens <= QUANTUM_TOKENS
+    def has_own_room(self, account: str, prompt_tokens: int, most_tokens: int) -> bool:
+        """Whether its tenant has nothing there, or would have at most so many tokens; it would only wait for itself."""
+        own = self._own.get(account, 0)
+        return own == 0 or own + prompt_tokens <= most_tokens
 
-    def has_room(self, prompt_tokens: int, now_ns: int) -> bool:
-        """Whether such a prompt would hardly stand in anybody's way."""
+    def has_room(self, prompt_tokens: int, most_tokens: int, now_ns: int) -> bool:
+        """Whether nothing is there, or at most so many tokens would be."""
         unwatched_ns = max(0, self._unwatched_until_ns - now_ns)
-        waiting = self._unseen_tokens + unwatched_ns / max(1.0, self._ns_per_token)
-        return waiting <= 0 or waiting + prompt_tokens <= QUANTUM_TOKENS
+        waiting = self._unread_tokens + unwatched_ns / max(1.0, self.ns_per_token)
+        return waiting <= 0 or waiting + prompt_tokens <= most_tokens
+
+    def _take_off(self, request_id: str) -> _Unread | None:
+        unread = self._unread.pop(request_id, None)
+        if unread is not None:
+            self._unread_tokens -= unread.tokens
+            self._own[unread.account] -= unread.tokens
+            if not self._own[unread.account]:
+                del self._own[unread.account]
+        return unread

@@ -12,9 +12,10 @@ from kvbudget.errors import BadValueError
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.learning.batch import Batch
 from kvbudget.gate.learning.clairvoyant import all_known, clairvoyant_promise
+from kvbudget.gate.learning.lane import START_NS_PER_TOKEN, Lane
 from kvbudget.gate.learning.lengths import Habit, Lengths, tell_at_limit, tell_ended
 from kvbudget.gate.learning.margin import HIGHEST, Margin
-from kvbudget.gate.learning.pace import LEAST_NS_PER_STEP, LEAST_PREFILL_TOKENS, MOST_NS_PER_STEP
+from kvbudget.gate.learning.pace import LEAST_NS_PER_STEP, MOST_NS_PER_STEP
 from kvbudget.gate.tenants.kept import Kept
 from kvbudget.gate.waiting.queue import Demand
 from kvbudget.gate.waiting.wait_forecast import WaitForecast, steps_until_room
@@ -33,8 +34,8 @@ _SAVED: Final = (
     ("margin_added", 0.0, HIGHEST),
     ("ns_per_step", LEAST_NS_PER_STEP, MOST_NS_PER_STEP),
     ("wait_bias", 0.25, 4.0),
-    ("prefill_ns", 0.0, 1e18),
-    ("prefill_tokens", LEAST_PREFILL_TOKENS, 1e15),
+    ("prefill_ns", 0.0, 1e18),  # of so many tokens:
+    ("prefill_tokens", 1.0, 1e15),
 )
 
 
@@ -48,6 +49,7 @@ class LearnedPolicy:
         self.batch = Batch(layout)
         self.outlook = self.batch.outlook
         self.pace = self.batch.pace
+        self.lane = Lane(self.pace)
         self.forecast = WaitForecast()
         self.part = 1.0  # of all that is promised of the pool, where several gates share it
         self.is_clairvoyant = False  # whether the driver has told the true length of anybody
@@ -183,7 +185,8 @@ class LearnedPolicy:
         limit = footprint.max_new_tokens if event.known_tokens is None else event.known_tokens
         expected = limit if survival is None else survival.mean_tokens(limit)
         many = footprint.total_sequences
-        demand = Demand(footprint.prompt_tokens * footprint.sequences + expected * many)
+        prompt_tokens = footprint.prompt_tokens * footprint.sequences
+        demand = Demand(prompt_tokens + expected * many, prompt_tokens)
         held = self.batch.held(footprint, 0) - self.batch.overlap.own * common
         per_step = self.batch.growth.per_token * many
         chances = _SURE if survival is None else survival.chances(_HALVES)
@@ -221,10 +224,6 @@ class LearnedPolicy:
         z = self.margin.z * sqrt(part)
         steps = steps_until_room(self.outlook, z, newcomer, blocks, seats, ahead, kept)
         return None if steps is None else self.forecast.wait_ns(steps, self.pace.ns_per_step)
-
-    def first_token_ns(self, ledger: Ledger) -> int:
-        """Expected time until the engine has read all prompts that it was given."""
-        return self.pace.prefill_takes_ns(ledger.unseen_prompt_tokens)
 
     def refresh(self, ledger: Ledger, now_ns: int) -> None:
         """Bring the outlook up to date, as far as is worth it."""
@@ -266,11 +265,11 @@ class LearnedPolicy:
 
     # What happens
 
-    def forwarded(self, event: Arrived, made: Reservation, backlog_tokens: int, now_ns: int) -> None:
-        """A promise was made. `backlog_tokens`: of prompts that the engine has not read, its own included."""
+    def forwarded(self, event: Arrived, made: Reservation, now_ns: int) -> None:
+        """A promise was made."""
         if event.known_tokens is not None:
             self.is_clairvoyant = True
-        self.batch.add(event, made, self._habits_of(event, again=False), backlog_tokens, now_ns)
+        self.batch.add(event, made, self._habits_of(event, again=False), now_ns)
 
     def progressed(self, living: Reservation, new_tokens: int, now_ns: int) -> None:
         """Tokens of a watched one were seen, and are counted in `living` already."""
@@ -325,8 +324,8 @@ class LearnedPolicy:
             "margin_added": self.margin.added,
             "ns_per_step": self.pace.ns_per_step,
             "wait_bias": self.forecast.bias,
-            "prefill_ns": self.pace.prefill_ns,
-            "prefill_tokens": self.pace.prefill_tokens,
+            "prefill_ns": self.lane.ns_per_token,
+            "prefill_tokens": 1.0,
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -335,8 +334,8 @@ class LearnedPolicy:
         numbers = [_number(state, name, least, most) for name, least, most in _SAVED]
         self.lengths = lengths
         self._asked.clear()
-        self.margin.added, self.pace.ns_per_step, self.forecast.bias = numbers[:3]
-        self.pace.prefill_ns, self.pace.prefill_tokens = numbers[3:]
+        self.margin.added, self.pace.ns_per_step, self.forecast.bias, prefill_ns, prefill_tokens = numbers
+        self.lane.resume(prefill_ns / prefill_tokens or START_NS_PER_TOKEN)
 
 
 def _part(state: dict[str, Any], name: str) -> Any:

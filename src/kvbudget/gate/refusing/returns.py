@@ -47,12 +47,13 @@ class Booking:
 
     __slots__ = (
         "asked", "blocks", "came", "due_ns", "elsewhere", "first", "key", "number", "over", "pace", "peak_blocks",
-        "serial", "share", "told_ns",
+        "sequences", "serial", "share", "told_ns",
     )  # fmt: skip
 
     def __init__(
-        self, key: Key, pace: ReturnPace, blocks: int, peak_blocks: int, number: int, told_ns: int, due_ns: int
-    ) -> None:
+        self, key: Key, pace: ReturnPace, blocks: int, peak_blocks: int, sequences: int, number: int, told_ns: int,
+        due_ns: int,
+    ) -> None:  # fmt: skip
         self.key = key
         self.serial = 0
         self.elsewhere = False  # another gate has told it
@@ -60,6 +61,7 @@ class Booking:
         self.pace = pace
         self.blocks = blocks
         self.peak_blocks = peak_blocks
+        self.sequences = sequences
         self.number = number  # its place in the order of arrival when it was refused
         self.told_ns = told_ns
         self.due_ns = due_ns
@@ -84,6 +86,26 @@ class Booking:
         return self.asked * (self.until_ns - self.due_ns + EARLY_NS) / before_ns
 
 
+class _Expected:
+    """What those will take who are to come now, as far as they are expected."""
+
+    __slots__ = ("_variance", "mean")
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self._variance = 0.0
+
+    def add(self, many: int, share: float, sign: int) -> None:
+        """One is to come (+1), or no more (-1), with this chance."""
+        self.mean += sign * share * many
+        self._variance += sign * share * (1.0 - share) * many**2
+
+    @property
+    def enough(self) -> float:
+        """With a standard deviation."""
+        return self.mean + sqrt(max(0.0, self._variance))
+
+
 class Returns:
     """All who were told a time that has not passed."""
 
@@ -104,13 +126,13 @@ class Returns:
         self._elsewhere = ReturnPace(self.share, 0)  # of those that other gates have told
         self._told_until_ns = 0  # nobody was told a later time
         self._serial = 0
-        self._kept = 0.0  # blocks of all for whom room is kept, as far as they are expected
-        self._variance = 0.0
+        self._kept = _Expected()  # blocks of all for whom room is kept
+        self._kept_sequences = _Expected()
 
     @property
     def state(self) -> tuple[int, int, float]:
         """What `kept_blocks` goes by, and changes with it: (bookings so far, those that are open, blocks kept)."""
-        return self._serial, self._booked + self._elsewhere.booked, self._kept
+        return self._serial, self._booked + self._elsewhere.booked, self._kept.mean
 
     def is_due(self, now_ns: int) -> bool:
         """Whether somebody is to come from now on, or no more, of whom that was not known before."""
@@ -142,7 +164,8 @@ class Returns:
         if told_ns >= most_ns:
             return most_ns
         if pace.booked < MOST_BOOKED - self._booked:
-            booking = Booking(key_of(event), pace, blocks, peak_blocks, number, now_ns, now_ns + told_ns)
+            sequences = event.sequences * len(event.prompts)
+            booking = Booking(key_of(event), pace, blocks, peak_blocks, sequences, number, now_ns, now_ns + told_ns)
             booking.first = first
             if first:
                 self._firsts_coming += 1
@@ -188,7 +211,7 @@ class Returns:
         """Another gate has told one of this `name_of` its key to come, which it expects with a chance of `share`; None
         if that has passed, or there are many."""
         pace = self._elsewhere
-        booking = Booking((name,), pace, blocks, peak_blocks, _BEFORE_ALL + self._serial, told_ns, due_ns)
+        booking = Booking((name,), pace, blocks, peak_blocks, 1, _BEFORE_ALL + self._serial, told_ns, due_ns)
         booking.elsewhere, booking.share = True, share
         if booking.until_ns < now_ns or pace.booked >= MOST_BOOKED:
             return None
@@ -221,16 +244,28 @@ class Returns:
     def kept_blocks(self, capacity: int, now_ns: int) -> int:
         """Blocks to keep for those who are to come now: as many as are expected, and a standard deviation, so that for
         one alone it is its whole room."""
-        if not self._booked and not self._elsewhere.booked:
+        largest = self._due_now(now_ns)
+        if largest is None:
             return 0
+        return int(min(self._kept.enough, max(MOST_KEPT * capacity, min(largest.blocks, MOST_KEPT_FOR_ONE * capacity))))
+
+    def kept_sequences(self, places: int, now_ns: int) -> int:
+        """The same of `places` for sequences."""
+        largest = self._due_now(now_ns)
+        if largest is None:
+            return 0
+        most = max(MOST_KEPT * places, min(largest.sequences, MOST_KEPT_FOR_ONE * places))
+        return int(min(self._kept_sequences.enough, most))
+
+    def _due_now(self, now_ns: int) -> Booking | None:
+        """Who needs most blocks of those who are to come now."""
+        if not self._booked and not self._elsewhere.booked:
+            return None
         self._pass(now_ns)
         largest = self._largest
         while largest and largest[0][2].over:
             heapq.heappop(largest)
-        if not largest:
-            return 0
-        most = max(MOST_KEPT * capacity, min(-largest[0][0], MOST_KEPT_FOR_ONE * capacity))
-        return int(min(self._kept + sqrt(max(0.0, self._variance)), most))
+        return largest[0][2] if largest else None
 
     def _pace_of(self, event: Arrived, now_ns: int) -> ReturnPace:
         name = account_name(event.tenant, event.priority)
@@ -311,9 +346,8 @@ class Returns:
         self.share.learn(came_back)
 
     def _keep(self, booking: Booking, sign: int) -> None:
-        share, blocks = booking.share, booking.blocks
-        self._kept += sign * share * blocks
-        self._variance += sign * share * (1.0 - share) * blocks**2
+        self._kept.add(booking.blocks, booking.share, sign)
+        self._kept_sequences.add(booking.sequences, booking.share, sign)
 
 
 def _due_ns(booking: Booking) -> int:

@@ -33,7 +33,7 @@ class Fairness:
     """State between the tenants of one gate."""
 
     def __init__(self, config: GateConfig, ledger: Ledger, learned: LearnedPolicy, expectation: Expectation) -> None:
-        self.shares = Shares(ledger.capacity_blocks, config.max_num_seqs, config.tenants, config.classes)
+        self.shares = Shares(ledger.capacity_blocks, config.max_num_seqs, config.tenants, config.classes, learned.lane)
         self.limits = Limits(config.tenants) if config.tenants else None
         self.turns = Turns(self.shares.virtual_of, fair=config.fair)
         self._on = config.fair
@@ -89,8 +89,6 @@ class Fairness:
                 tokens = living.footprint.max_new_tokens // 2
                 self._ask(alone[0], living.footprint, tokens, tokens * self._ns_per_token, now_ns)
                 self._charge(living, alone[1], tokens, tokens * self._ns_per_token, now_ns)
-                if living.first_seen_ns is not None:
-                    self.shares.lane.left(living.reservation_id, now_ns, computed=False)
         if self.shares.counting:
             self._ask(_account(event), footprint, *self._expected(event, footprint), now_ns)
 
@@ -118,11 +116,9 @@ class Fairness:
         if self.binds:
             self._charge(made, event.priority, *self._expected(event, made.footprint), now_ns)
 
-    def first_token(self, request_id: str, now_ns: int) -> bool:
-        """The first token of one was seen; whether somebody may wait for that."""
-        if not self.binds:
-            return False
-        self.shares.lane.left(request_id, now_ns, computed=True)
+    @property
+    def waits_for_prompts(self) -> bool:
+        """Whether somebody may wait until the prompts of others are read."""
         return self._borrower_waits is not None
 
     def ended(self, living: Reservation, output_tokens: int | None, now_ns: int) -> None:
@@ -161,7 +157,7 @@ class Fairness:
         """When those who were passed over should be tried again although nothing has happened; None if nobody was."""
         if self._borrower_waits is None:
             return None
-        clear_ns = self.shares.lane.clear_ns(now_ns)
+        clear_ns = self._learned.lane.clear_ns(now_ns)
         again_ns = now_ns + AGAIN_NS
         return again_ns if clear_ns is None else min(clear_ns, again_ns)
 
@@ -329,7 +325,6 @@ class Fairness:
             sequences=footprint.total_sequences,
             prompt_tokens=footprint.prompt_tokens * footprint.sequences,
             lives_ns=lives_ns,
-            watched=made.paced,
             now_ns=now_ns,
         )
 

@@ -11,6 +11,7 @@ from kvbudget.gate.tenants.fairness import Fairness
 from kvbudget.gate.tenants.turns import Key
 from kvbudget.gate.waiting.overtaking import Overtaking
 from kvbudget.gate.waiting.queue import Queue, Waiting
+from kvbudget.gate.waiting.why import Why
 from kvbudget.units import Blocks
 
 Fits = tuple[Waiting, Blocks]  # who, and what all promises need with it
@@ -60,12 +61,19 @@ class _Look:
         self.over = False
 
     def along(self, line: list[Waiting]) -> Fits | None:
-        """Through all of one tenant and class: the first, and behind it if it lacks room."""
+        """Through all of one tenant and class, or of all where nobody is fair: the first, and behind it if it lacks
+        room. Whose tenant is at its limit holds up nobody of another."""
+        at_limit: set[str] = set()
         for waiting in line:
+            tenant = waiting.arrived.tenant
+            if tenant in at_limit:
+                continue
             found = self.at(waiting, waiting.key[0])
             if found is not None:
                 return found
-            if self.over or not self._overtaking.has_met_head:
+            if self._queue.whys.get(waiting.key) is Why.TENANT_BLOCKS:
+                at_limit.add(tenant)
+            elif self.over or not self._overtaking.has_met_head:
                 break
         return None
 

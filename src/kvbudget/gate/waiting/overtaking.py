@@ -239,7 +239,7 @@ class Overtaking:
         learned = self._learned
         ahead: Demand | None = None
         if head.overtook:
-            ahead = Demand(0)
+            ahead = Demand(0, 0)
             for share in _shares_of(head, learned.outlook):
                 _take_off(ahead, share)
         self._reckoned = (newcomer, ahead)

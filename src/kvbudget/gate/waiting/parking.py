@@ -4,7 +4,7 @@ Under `learned` the wait is foreseen. Whoever would wait longer than is worth it
 elsewhere, and those who wait behind it are served in time.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import Arrived
@@ -18,6 +18,8 @@ from kvbudget.gate.waiting.queue import Demand, Queue, Waiting
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
+
+_READ_PART: Final = 0.125  # of the longest wait worth having: so long prompts may be read that the engine is given
 
 
 class Place(NamedTuple):
@@ -124,11 +126,18 @@ class Parking:
         closed_ns = self._promises.closed_ns(now_ns)
         if closed_ns:  # no length of an answer tells when a ledger has settled, but it will
             return closed_ns + (wait_ns or 0)
-        return None if wait_ns is None else max(wait_ns, self.backlog_ns())
+        return None if wait_ns is None else max(wait_ns, self.prompts_wait_ns(now_ns, ahead))
 
-    def backlog_ns(self) -> int:
-        """Time until the engine has read the prompts that it has; the learned policy refuses who would wait for it."""
-        return self._learned.first_token_ns(self._ledger) if self._promises.by_lengths else 0
+    def prompts_wait_ns(self, now_ns: int, ahead: Demand | None = None) -> int:
+        """Time until the engine has so few prompts to read that it is given another one, and those `ahead` before; 0:
+        now. An engine that is given more answers nobody sooner: it only reads so many in a step that all others wait
+        for it, and the order in which they go would not be ours any more."""
+        if self._config.policy is not Policy.LEARNED:
+            return 0
+        lane = self._learned.lane
+        ahead_ns = 0 if ahead is None else lane.takes_ns(ahead.prompt_tokens)
+        most_ns = int(self._config.worthwhile_wait_ns * _READ_PART * self._learned.part)
+        return max(0, lane.backlog_ns(now_ns) + ahead_ns - most_ns)
 
     def _deadline_ns(self, event: Arrived, now_ns: int) -> int:
         config = self._config

@@ -18,19 +18,21 @@ from kvbudget.units import Blocks
 class Demand:
     """What one who waits, or several, will take at the moments of `pool.share.GRID` ahead, if let in some time before.
 
-    `tokens`: expected to be held at the end.
+    `tokens`: expected to be held at the end; `prompt_tokens`: of them, what has to be read.
     """
 
-    __slots__ = ("blocks", "sequences", "tokens")
+    __slots__ = ("blocks", "prompt_tokens", "sequences", "tokens")
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, prompt_tokens: int) -> None:
         self.tokens = tokens
+        self.prompt_tokens = prompt_tokens
         self.blocks = [0.0] * len(GRID)
         self.sequences = [0.0] * len(GRID)
 
     def add(self, other: "Demand", sign: float) -> None:
         """Sum over several, or over a part of it."""
         self.tokens += int(sign * other.tokens)
+        self.prompt_tokens += int(sign * other.prompt_tokens)
         blocks, sequences = self.blocks, self.sequences
         more_blocks, more_sequences = other.blocks, other.sequences
         for g in range(len(GRID)):  # compiled, += on an element is not one of numbers
@@ -191,7 +193,7 @@ class Queue:
                     ahead.append((part.demand, before))
         if len(ahead) <= 1 and all(before == 1.0 for _, before in ahead):
             return ahead[0][0] if ahead else None
-        total = Demand(0)
+        total = Demand(0, 0)
         for demand, before in ahead:
             total.add(demand, before)
         return total
@@ -226,7 +228,7 @@ class Queue:
         part.tokens += sign * waiting.tokens
         if waiting.demand is not None:
             if part.demand is None:
-                part.demand = Demand(0)
+                part.demand = Demand(0, 0)
             part.demand.add(waiting.demand, sign)
         if not part.requests:
             del self._parts[key]  # and with it what floats left over

@@ -73,13 +73,13 @@ class Trial:
     def comes_first(self, event: Arrived, now_ns: int) -> bool:
         """Whether it may be tried before all that wait, and would get its first token in time."""
         first = self._queue.place_for(event.priority) == 1 or self._fairness.may_overtake(event)
-        return first and not self._parking.is_late(event, self._parking.backlog_ns(), now_ns)
+        return first and not self._parking.prompts_wait_ns(now_ns)
 
     def _behind(
         self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, needed: Blocks | None, now_ns: int
     ) -> Blocks | None:
         """`needed` if it may go before the one that lacks room, and would get its first token in time."""
-        on_time = not self._parking.is_late(event, self._parking.backlog_ns(), now_ns)
+        on_time = not self._parking.prompts_wait_ns(now_ns)
         if needed is not None and on_time and self._overtaking.may_pass(event, footprint, now_ns):
             return needed
         if needed is not None:
