@@ -10,7 +10,7 @@ is sent one prompt at a time, when none is waiting to be read, or a few short on
 flood is not known as one when it begins.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvbudget.gate.learning.pace import Pace
 
@@ -20,12 +20,15 @@ _START_TOKENS: Final = 2048.0  # of what is learned, so many are made up at firs
 _MEMORY: Final = 64.0  # first tokens
 
 
-class _Unread(NamedTuple):
+class _Unread:
     """A prompt whose first token will be seen. `begins`: none was unread when it came."""
 
-    account: str
-    tokens: int
-    begins: bool
+    __slots__ = ("account", "begins", "tokens")
+
+    def __init__(self, account: str, tokens: int, begins: bool) -> None:
+        self.account: Final = account
+        self.tokens: Final = tokens
+        self.begins: Final = begins
 
 
 class Lane:
