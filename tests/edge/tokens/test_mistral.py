@@ -123,4 +123,4 @@ def test_a_folder_without_such_a_tokenizer_and_a_missing_library_are_told(
     monkeypatch.setitem(sys.modules, "mistral_common.tokens.tokenizers.mistral", None)
     with pytest.raises(BadConfigError, match="not installed") as caught:
         MistralCounter.load(tmp_path)
-    assert "kvbudget[mistral]" in str(caught.value.fix)
+    assert "mistral-common[sentencepiece]>=1.8" in str(caught.value.fix)
