@@ -4,7 +4,7 @@ A world that breaks a rule is repeated by its seed: `python bench/bank/worlds.py
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest

@@ -27,7 +27,8 @@ _LEAST_OF_POOL: Final = 256  # fewer blocks than this part of it are not worth a
 _LEAST_HOLDERS: Final = 3  # two may share by chance what nobody else begins with
 _LOOK_NS: Final = 100_000_000  # for more of them
 _LASTS_NS: Final = 500_000_000  # so long many must have had it
-_IDLE_NS: Final = 2 * 10**9  # what nobody here has had for so long is given up; at once, where somebody waits
+# What nobody here has had for so long is given up; at once, where somebody waits and no other gate keeps it.
+_IDLE_NS: Final = 10**9
 
 
 class Commons:
@@ -58,7 +59,8 @@ class Commons:
                 self._idle_since_ns.pop(name, None)
                 continue
             since_ns = self._idle_since_ns.setdefault(name, now_ns)
-            if now_ns - since_ns >= _IDLE_NS or (is_short and not counted):
+            is_in_the_way = is_short and not counted and not self._branch.elsewhere.get(name, 0)
+            if is_in_the_way or now_ns - since_ns >= _IDLE_NS:
                 self._gate.promises.pay_again_within(name, self._branch.slices.get(BLOCKS, 0), now_ns)
         if self._branch.branches > 1 and now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + _LOOK_NS
