@@ -1,10 +1,11 @@
 import random
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbudget.pool.chains import CachedKeys, chain_keys
+from kvbudget.pool.chains import MOST_AGREED, CachedKeys, agreed_keys_of, chain_keys
 
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 
@@ -44,3 +45,24 @@ def test_what_the_engine_tells_to_have_counts_from_the_first_key_on() -> None:
     assert len(cached) == 2
     cached.cleared()
     assert (cached.longest((1,)), len(cached)) == (0, 0)
+
+
+@given(*[st.lists(st.integers(0, 2), max_size=12)] * 2, st.integers(1, 3))
+def test_agreed_keys_are_equal_exactly_as_far_as_prompts_begin_alike(
+    one: list[int], other: list[int], block: int
+) -> None:
+    mine, theirs = [agreed_keys_of(array("I", ids).tobytes(), block, b"secret") for ids in (one, other)]
+    assert len(mine) == len(chain_keys(one, block))
+    for place, (left, right) in enumerate(zip(mine, theirs, strict=False)):
+        assert (left == right) == (one[: (place + 1) * block] == other[: (place + 1) * block])
+
+
+def test_behind_the_agreed_ones_come_keys_of_this_process() -> None:
+    ids = list(range(MOST_AGREED + 4))
+    lengths = [len(agreed_keys_of(array("I", ids[:count]).tobytes(), 1, b"s")) for count in range(len(ids) + 1)]
+    assert lengths == [0, *range(len(ids))]
+    keys = agreed_keys_of(array("I", ids).tobytes(), 1, b"s")
+    assert len(set(keys)) == MOST_AGREED + 3
+    changed = agreed_keys_of(array("I", [*ids[:-3], 7, *ids[-2:]]).tobytes(), 1, b"s")
+    assert changed[: MOST_AGREED + 1] == keys[: MOST_AGREED + 1]
+    assert changed[MOST_AGREED + 1] != keys[MOST_AGREED + 1]

@@ -254,3 +254,39 @@ def test_without_prefixes_nothing_changes(sharing: Sharing) -> None:
     reserve(ledger, "a", "", 13, 4)
     reserve(ledger, "b", "", 13, 4)
     assert (ledger.peak_sum_blocks, ledger.shared_prefix_blocks) == (10, 0)
+
+
+def test_what_is_held_in_common_is_charged_to_nobody_here_and_again_when_it_is_not() -> None:
+    ledger = a_ledger()
+    reserve(ledger, "a", "abc", 13, 4)
+    reserve(ledger, "b", "abd", 13, 8)
+    assert ledger.peak_sum_blocks == 9
+    changes, allowances = ledger.changes, ledger.allowances
+    ledger.hold_in_common("ab", prefix_of("ab"))
+    assert (ledger.changes - changes, ledger.allowances - allowances) == (1, 1)
+    assert (ledger.peak_sum_blocks, ledger.common_blocks_of(2), ledger.counting_on("ab")) == (7, 2, 2)
+    assert ledger.shared_blocks(ledger) == {"a": 2, "b": 2}
+    late = reserve(ledger, "c", "abe", 13, 4)
+    assert late.credit_blocks == 2
+    ledger.end("a")
+    ledger.end("b")
+    ledger.end("c")
+    assert (ledger.peak_sum_blocks, ledger.counting_on("ab")) == (0, 0)
+    assert reserve(ledger, "d", "ax", 9, 4).credit_blocks == 1
+    assert ledger.counting_on("ab") == 1
+    ledger.pay_again("ab")
+    ledger.pay_again("ab")
+    assert (ledger.peak_sum_blocks, ledger.commons) == (4, {})
+
+
+def test_copies_that_may_be_there_beside_the_common_one_are_charged_here() -> None:
+    ledger = a_ledger()
+    reserve(ledger, "a", "abc", 13, 4)
+    reserve(ledger, "b", "abd", 13, 4)
+    ledger.prefixes.computed("a")
+    ledger.prefixes.computed("b")
+    assert ledger.found("b", 0) == 2
+    ledger.hold_in_common("ab", prefix_of("ab"))
+    assert ledger.peak_sum_blocks == 10 - 2
+    ledger.end_credits()
+    assert (ledger.peak_sum_blocks, ledger.commons) == (10, {})

@@ -355,3 +355,20 @@ def test_nevertheless_something_is_saved_there_and_more_if_the_engine_tells_what
         sum(most_saved(seed, reports=told, letters="aab") for seed in range(40)) for told in (False, True)
     ]
     assert 0 < silent < telling
+
+
+def test_the_widest_are_those_that_most_have_up_to_where_they_part() -> None:
+    prefixes = LivePrefixes(Sharing.SCHEDULED)
+    assert prefixes.widest(1, 1) == []
+    for number in range(3):
+        prefixes.join(f"one-{number}", (1, 2, 3, 4, 50 + number))
+    assert prefixes.widest(3, 1) == [(1, 2, 3, 4)]
+    assert prefixes.widest(4, 1) == prefixes.widest(3, 5) == []
+    for number in range(2):
+        prefixes.join(f"two-{number}", (1, 2, 7, 60 + number))
+    assert prefixes.widest(3, 1) == [(1, 2), (1, 2, 3, 4)]
+    prefixes.join("three", (1, 2, 8))
+    assert prefixes.widest(3, 1) == [(1, 2)]  # no more than half of them go on alike
+    for number in range(3):
+        prefixes.join(f"same-{number}", (9, 10))
+    assert prefixes.widest(3, 2) == [(1, 2), (9, 10)]

@@ -4,7 +4,7 @@ A world that breaks a rule is repeated by its seed: `python bench/bank/worlds.py
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from kvbudget.gate.bank import bank
 from kvbudget.gate.bank.bank import Bank
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.bank.replica import Replica
-from kvbudget.gate.bank.terms import Answer, Call
+from kvbudget.gate.bank.terms import PREFIX, Answer, Call
 from kvbudget.gate.gate import Gate
 from kvbudget.simulate.bank_rules import RuleBrokenError
 from kvbudget.simulate.bank_weather import weather_of
@@ -25,9 +25,11 @@ SEEDS = (*FOUND_IN, *(seed for seed in range(120) if seed not in FOUND_IN))
 FOR_EVER_NS = 1 << 62
 
 
-def world(seed: int, **others: Any) -> World:
+def world(seed: int, *, shares: bool = True, **others: Any) -> World:
+    """`shares`: prompts may begin alike."""
     chance = random.Random(seed)
-    return World(chance, weather_of(chance), **others)
+    weather = weather_of(chance)
+    return World(chance, weather if shares else weather._replace(common_blocks=0), **others)
 
 
 @pytest.mark.timeout(300)
@@ -45,7 +47,7 @@ def test_no_rule_is_broken() -> None:
 @pytest.mark.parametrize("seed", [7310164, 7320158, 7320732])
 def test_who_comes_back_after_its_lease_keeps_what_its_requests_may_come_to(seed: int) -> None:
     """By trajectories a promise rises without anybody being let in (33 of a slice of 32 blocks were promised)."""
-    one = world(seed)
+    one = world(seed, shares=False)
     one.run()
     assert one.finished > 100
 
@@ -53,7 +55,7 @@ def test_who_comes_back_after_its_lease_keeps_what_its_requests_may_come_to(seed
 @pytest.mark.parametrize("seed", [7310643, 7310747])
 def test_the_first_of_all_does_not_wait_beside_what_others_ask_for_and_make_no_use_of(seed: int) -> None:
     """Two gates were lent places again and again for heads that had to leave room for more urgent ones (2.5 to 6 s)."""
-    one = world(seed)
+    one = world(seed, shares=False)
     one.run()
     assert one.finished > 100
 
@@ -101,6 +103,21 @@ class LendsTwice(Bank):
 
     def _free(self, account: str) -> int:
         return super()._free(account) + self.granted(account) // 10
+
+
+class ChargesNothingInCommon(Bank):
+    """What gates keep in common is no part of the pool."""
+
+    def _charged(self, account: str) -> int:
+        return 0
+
+
+class ForgetsWhoElseKeepsIt(Bank):
+    """When one gives up what several keep in common, it is free."""
+
+    def _in_common(self, missing: Iterable[object] = ()) -> int:
+        every = [{a: h.granted for a, h in one.held.items() if a.startswith(PREFIX)} for one in self._branches.values()]
+        return sum([min([one.get(name, 0) for one in every]) for name in set().union(*every)])
 
 
 class NobodyYields(Bank):
@@ -156,6 +173,24 @@ def lowers_after_telling(gate: Gate, branch: Branch, now_ns: int) -> Replica:
     return Replica(gate, branch, now_ns)
 
 
+def counts_on_what_is_not_told(gate: Gate, branch: Branch, now_ns: int) -> Replica:
+    """The gate leaves out of its promises what it does not say that it keeps."""
+    replica = Replica(gate, branch, now_ns)
+    replica.commons.stands = lambda: []  # type: ignore[method-assign]
+    replica.commons.confirmed = lambda: None  # type: ignore[method-assign]
+    return replica
+
+
+def keeps_its_slice_as_well(gate: Gate, branch: Branch, now_ns: int) -> Replica:
+    """What the gate keeps in common is not taken out of its slice."""
+    replica = Replica(gate, branch, now_ns)
+    hold = gate.promises.hold_in_common
+    gate.promises.hold_in_common = (  # type: ignore[method-assign]
+        lambda name, keys, most_blocks, now_ns: hold(name, keys, most_blocks, now_ns) and False
+    )
+    return replica
+
+
 def never_settles(settling_until_ms: int) -> Bank:
     """A bank without memory grants at once."""
     return Bank()
@@ -173,6 +208,8 @@ def never_settles(settling_until_ms: int) -> Bank:
         ({"bank_of": NeverEnds}, "rule [45]"),
         ({"bank_of": HasNoFence}, "rule 5"),
         ({"bank_of": LendsTwice}, "rule 1"),
+        ({"bank_of": ChargesNothingInCommon}, "rule [17]"),
+        ({"bank_of": ForgetsWhoElseKeepsIt}, "rule [17]"),
         ({"bank_of": NobodyYields}, "rule 6"),
         ({"bank_of": never_settles}, "rule [12]"),
         ({"branch_of": HeedsOldAnswers}, "rule 2"),
@@ -180,10 +217,12 @@ def never_settles(settling_until_ms: int) -> Bank:
         ({"branch_of": IgnoresDrift}, "rule 2"),
         ({"branch_of": NeverLost}, "rule [12]"),
         ({"replica_of": lowers_after_telling}, "rule [12]"),
+        ({"replica_of": counts_on_what_is_not_told}, "rule 2"),
+        ({"replica_of": keeps_its_slice_as_well}, "rule [12]"),
     ],
     ids=lambda value: getattr(next(iter(value.values())), "__name__", "") if isinstance(value, dict) else "",
 )
-def test_a_wrong_rule_is_found(wrong: dict[str, Callable[..., Any]], rule: str) -> None:
+def test_a_wrong_rule_is_found(wrong: dict[str, Any], rule: str) -> None:
     def all_worlds() -> None:
         for seed in SEEDS:
             world(seed, **wrong).run()

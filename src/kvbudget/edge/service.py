@@ -39,10 +39,12 @@ from kvbudget.edge.sharing.ledger import SharedLedger
 from kvbudget.edge.tokens.by_model import CounterByModel
 from kvbudget.edge.tokens.count import Counter
 from kvbudget.edge.tokens.counting import watched
+from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.edge.tracing.settings import TracingSettings
 from kvbudget.edge.tracing.tracer import Tracer
 from kvbudget.errors import BadValueError
 from kvbudget.gate.fleet.fleet import Fleet
+from kvbudget.pool.prefix import Sharing
 from kvbudget.units import Tokens
 
 __all__ = ["DataPlane", "GateService", "ServiceSettings", "start_service", "started"]
@@ -88,6 +90,7 @@ class GateService:
         self.gate, self.backend, self.upstream = first.member.gate, first.backend, first.upstream
         jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log)
+        prefix_keys = PrefixKeys()
         self.gateway = Gateway(
             self.gate,
             self.backend,
@@ -95,6 +98,7 @@ class GateService:
             GateMetrics(),
             default_new_tokens=Tokens(settings.default_max_tokens),
             now_ns=time.monotonic_ns,
+            prefix_keys=prefix_keys,
             access_log=self._access_log,
             fleet=self.fleet,
             backends={instance.backend.name: instance.backend for instance in self.instances},
@@ -111,6 +115,7 @@ class GateService:
         self._ledger = None if store is None else SharedLedger(
             store, lease_ns, self.gateway, self.gateway.lendings, time.monotonic_ns,
             lambda: self.fleet.home.gate.learned.lengths, alone_if_lost=settings.ledger_lost == "slice",
+            keys=prefix_keys if settings.gate.sharing is Sharing.SCHEDULED else None,
         )  # fmt: skip
         for instance in self.instances:
             self._adopt(instance)

@@ -5,6 +5,7 @@ stay free meanwhile for other tenants (`gate.tenants.fairness`) and for those wh
 (`gate.refusing.returns`) is left out.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from kvbudget.gate.config import GateConfig
@@ -281,6 +282,32 @@ class Promises:
         self.trust.wrong()
         self._shown = None
         self._told_free = None
+
+    def hold_in_common(self, name: str, keys: Sequence[int], most_blocks: Blocks, now_ns: int) -> bool:
+        """These leading keys of prompts are paid for elsewhere from now on (`gate.bank.commons`), unless all promises
+        would need more than so many blocks even so; whether it is so."""
+        shown, self._shown = self._shown, None
+        self._ledger.hold_in_common(name, keys)
+        if self.blocks(now_ns) > most_blocks:
+            self._ledger.pay_again(name)
+            self._shown = shown
+            return False
+        self._told_free = None
+        return True
+
+    def pay_again(self, name: str) -> None:
+        """They are charged here again."""
+        self._ledger.pay_again(name)
+        self._shown = None
+        self._told_free = None
+
+    def pay_again_within(self, name: str, most_blocks: int, now_ns: int) -> None:
+        """The same, unless all promises would need more than so many blocks."""
+        keys, shown = self._ledger.commons[name], self._shown
+        self.pay_again(name)
+        if self.blocks(now_ns) > most_blocks:
+            self._ledger.hold_in_common(name, keys)
+            self._shown = shown
 
     def room_taken(self, blocks: Blocks) -> bool:
         """So many are not ours to promise; whether that leaves more than before."""

@@ -1,11 +1,13 @@
 """Who was promised how much of the pool. A reservation is made once and ended once; there is no other way out.
 
 The ledger records; whether a promise may be made is the gate's decision (`gate.policies`), taken from the sums here.
-Blocks of a prompt's beginning that several hold together are counted once (`pool.prefix`).
+Blocks of a prompt's beginning that several hold together are counted once (`pool.prefix`), and not at all while others
+than this ledger pay for them (`hold_in_common`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from kvbudget.errors import AccountingError
@@ -78,6 +80,7 @@ class Ledger:
     slice_blocks: Blocks | None = None  # of a pool that several share, what is ours to promise; None: all of it
     sequences: int = 0  # that the engine runs for all living reservations
     unseen_prompt_tokens: int = 0  # of reservations that have produced nothing yet: what may still wait for prefill
+    commons: dict[str, Sequence[int]] = field(default_factory=dict)  # beginnings that are paid for elsewhere, by name
     _living: dict[str, Reservation] = field(default_factory=dict)
     _peak_sum: int = 0
     _unpaced_peak_sum: int = 0
@@ -96,8 +99,9 @@ class Ledger:
 
     @property
     def peak_sum_blocks(self) -> Blocks:
-        """Sum of all peaks, what is shared counted once: what would be held if everybody stood at the worst moment at
-        once. While one who asks is offered a credit, that is taken off already."""
+        """Sum of all peaks, what is shared counted once, and what is held in common not at all: what would be held if
+        everybody stood at the worst moment at once. While one who asks is offered a credit, that is taken off
+        already."""
         prefixes = self.prefixes
         if not prefixes.held_keys:
             return Blocks(self._peak_sum)
@@ -105,7 +109,7 @@ class Ledger:
 
     @property
     def shared_prefix_blocks(self) -> Blocks:
-        """Blocks that several hold and that are charged to one of them: what credit is worth now."""
+        """Blocks that several hold and that are charged to one of them, or elsewhere: what credit is worth now."""
         return Blocks(self.prefixes.saved_keys * self._blocks_per_key)
 
     @property
@@ -211,10 +215,36 @@ class Ledger:
         living.credit_blocks = Blocks(max(0, living.credit_blocks - rise))
         return rise
 
+    def hold_in_common(self, name: str, keys: Sequence[int]) -> None:
+        """These leading keys are paid for elsewhere from now on, for all who live here or come: whose they are, one
+        copy of them is not charged."""
+        self.prefixes.join(_place_of(name), keys)
+        self.commons[name] = keys
+        self._commons_changed()
+
+    def pay_again(self, name: str) -> None:
+        """What was held in common under this name is charged here again. Nothing if it is not."""
+        if self.commons.pop(name, None) is not None:
+            self.prefixes.leave(_place_of(name))
+            self._commons_changed()
+
+    def counting_on(self, name: str) -> int:
+        """Leading keys, of those held in common under this name, that anybody who lives here has."""
+        return self.prefixes.common_keys(_place_of(name))
+
+    def common_blocks_of(self, keys: int) -> Blocks:
+        """Blocks of so many keys."""
+        return Blocks(self._blocks_per_key * keys)
+
+    def _commons_changed(self) -> None:
+        self.changes += 1
+        self.allowances += 1
+
     def end_credits(self) -> None:
         """From now on charge everybody who lives for all that he may hold."""
         self.changes += 1
         self.prefixes.clear()
+        self.commons.clear()
         for living in self._living.values():
             living.credit_blocks = _NONE
 
@@ -297,8 +327,9 @@ class Ledger:
         return self.shared_in([one.reservation_id for one in sorted(living, key=_life, reverse=True)])
 
     def shared_in(self, longest_first: Iterable[str]) -> dict[str, int]:
-        """The same with another belief of who lives how long."""
-        return {name: keys * self._blocks_per_key for name, keys in self.prefixes.shares(longest_first).items()}
+        """The same with another belief of who lives how long. What is held in common outlives them all."""
+        payers = chain(map(_place_of, self.commons), longest_first) if self.commons else longest_first
+        return {name: keys * self._blocks_per_key for name, keys in self.prefixes.shares(payers).items()}
 
     def common_blocks(self, reservation_id: str) -> int:
         """Blocks of it that others hold too."""
@@ -329,6 +360,11 @@ class Ledger:
         self.sequences += sequences
         if not reservation.paced:
             self._unpaced_peak_sum += peak
+
+
+def _place_of(name: str) -> str:
+    """Among the holders of prefixes; no request's id begins so."""
+    return f"\0{name}"
 
 
 def _life(reservation: Reservation) -> int:

@@ -253,6 +253,20 @@ class LivePrefixes:
                 shares[name] = shared
         return shares
 
+    def widest(self, least_holders: int, least_keys: int) -> list[Sequence[int]]:
+        """The beginnings of so many keys at least that so many hold, wherever some leave the others: of one that begins
+        another the shorter comes first. A longer one counts only if most of those who have the shorter have it."""
+        found: list[Sequence[int]] = []
+        for first in self._root.children.values():
+            run, most = first, self._root
+            while run.holders >= least_holders and (run is first or 2 * run.holders > most.holders):
+                if run.end >= least_keys:
+                    found.append(run.keys[: run.end])
+                if not run.children:
+                    break
+                run, most = max(run.children.values(), key=_holders_of), run
+        return found
+
     def common_keys(self, name: str) -> int:
         """Keys of `name` that others hold too."""
         place = self._places.get(name)
@@ -314,6 +328,10 @@ class LivePrefixes:
                 self._split(part, first_key)
             if first_key <= part.start and part.end <= end_key and part.computed > read:
                 self._change(part, 0, 0, copies)
+
+
+def _holders_of(run: _Run) -> int:
+    return run.holders
 
 
 def _path(last: _Run) -> Iterable[_Run]:

@@ -1,6 +1,7 @@
 """Decides whether several gates and their bank keep the rules, after each event of a world (`bank_world`).
 
-1. What all gates may promise together, each by its own clock, is never more than the pool.
+1. What all gates may promise together, each by its own clock, is never more than the pool; what several keep in common
+   is part of that once.
 2. The bank knows of all of it: what it reckons to be a branch's is never less than that branch goes by, but while it
    settles after its memory was lost.
 3. What a gate has promised is within its slice, unless it was not heard of for a lease, or the bank lost its memory;
@@ -9,6 +10,8 @@
 5. Nothing is taken from a branch but by its own call, or when its lease ends; and a call never takes what it keeps.
 6. When the bad times are over: the first of all that wait goes in when there is room, and does not wait longer than
    two requests may last; in the end everybody is served and everything is free but for small reserves.
+7. By `worst-case` all that live never come to hold more than the pool, however they share: as long as no gate was out
+   of touch for a lease, and the bank kept its memory.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -54,10 +57,11 @@ class Rules:
     # After every event
 
     def look(self) -> None:
-        """Rules 1 to 3, and from time to time 6."""
+        """Rules 1 to 3, and from time to time 6 and 7."""
         world = self._world
         most = {BLOCKS: world.weather.pool_blocks, SEQUENCES: world.weather.max_num_seqs}
         sums = {BLOCKS: 0, SEQUENCES: 0}
+        together: dict[str, int] = {}  # what is kept in common, each name once
         settles = world.now_ns // _MS < world.bank.settling_until_ms
         for life in world.lives:
             if life.dead:
@@ -66,22 +70,31 @@ class Rules:
             branch = life.replica.branch
             if branch.is_lost(own_ns):
                 self._excused.add(life.name)
+                commons = {}
+            else:
+                commons = _commons_of(life)
+                together |= commons
             allowed = self._allowed(life)
             for account in _ACCOUNTS:
                 by_branch = 0 if branch.is_lost(own_ns) else branch.slices.get(account, 0)
                 goes_by = max(by_branch, allowed[account])
                 sums[account] += goes_by
                 known = 0 if self._is_over(life.name) else world.bank.slice_of(life.name, account)
+                if account == BLOCKS:  # the bank may not have heard yet what was taken out of it, but then has it there
+                    unheard = [one for name, one in commons.items() if world.bank.slice_of(life.name, name) < one]
+                    goes_by += sum(unheard)
                 if not settles and goes_by > known:
                     self.broken(f"rule 2: {life.name} goes by {goes_by} {account}, the bank reckons with {known}")
             if world.weather.policy is Policy.WORST_CASE or world.steps % 16 == 0:
                 self._look_at_promises(life, allowed)
+        sums[BLOCKS] += sum(together.values())
         for account in _ACCOUNTS:
             if sums[account] > most[account]:
                 self.broken(f"rule 1: {sums[account]} {account} may be promised, of {most[account]}")
         if world.now_ns >= self._next_look_ns:
             self._next_look_ns = world.now_ns + _LOOK_NS
             self._look_at_the_first()
+            self._look_at_the_engine()
 
     def let_in(self, life: "Life") -> None:
         """A gate has let somebody in."""
@@ -106,6 +119,20 @@ class Rules:
         """Whether the bank would give its slice to others by now."""
         lease = self._leases.get(name)
         return lease is None or self._world.now_ns // _MS >= lease[1]
+
+    def _look_at_the_engine(self) -> None:
+        """Rule 7."""
+        world = self._world
+        if world.weather.policy is not Policy.WORST_CASE or self._excused:
+            return
+        own, shared = 0, set[int]()
+        for life in world.lives:
+            for living in life.gate.ledger if not life.dead else ():
+                keys = world.prefixes[living.reservation_id][: (living.footprint.prompt_tokens - 1) // 16]
+                own += living.peak_blocks - len(keys)
+                shared.update(keys)
+        if own + len(shared) > world.weather.pool_blocks:
+            self.broken(f"rule 7: {own} blocks and {len(shared)} shared ones may be held at once")
 
     # At the bank
 
@@ -183,7 +210,10 @@ class Rules:
         longest_ns = 200 * _MS + weather.most_new * 20 * _MS
         if now_ns - self._first[1] > 2 * longest_ns + 2 * _ROOM_SEEN_NS:
             self.broken(f"rule 6: {name} is the first of all that wait for {(now_ns - self._first[1]) / 1e9:.1f} s")
-        promised = Blocks(sum([life.gate.promised_blocks() for life in world.lives]))
+        commons: dict[str, int] = {}
+        for one in world.lives:
+            commons |= _commons_of(one)
+        promised = Blocks(sum([life.gate.promised_blocks() for life in world.lives]) + sum(commons.values()))
         sequences = sum([life.gate.ledger.sequences for life in world.lives])
         kept = life.gate.fairness.kept_from(head.arrived, life.own_ns(now_ns))  # of a more urgent class
         if kept is not None:
@@ -205,3 +235,8 @@ class Rules:
             reserves = 2 * len(world.lives) * max(1, most // 100)
             if world.bank.granted(account) > reserves:
                 self.broken(f"rule 6: {world.bank.granted(account)} {account} are not free in the end")
+
+
+def _commons_of(life: "Life") -> dict[str, int]:
+    ledger = life.gate.ledger
+    return {name: ledger.common_blocks_of(len(keys)) for name, keys in ledger.commons.items()}

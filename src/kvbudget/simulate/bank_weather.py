@@ -17,7 +17,8 @@ class Weather(NamedTuple):
     gates go that much faster or slower than the bank's at most. `pauses`, `crashes`, `partitions` (of one gate),
     `outages` (of the bank, which then is back with its memory or without): how many of each in the storm.
     `squeezes`: how often others at the engine take another part of the pool, which the gates see one after the other.
-    `gap_ns`: between two requests, in the mean.
+    `gap_ns`: between two requests, in the mean. `common_blocks`: that nearly all prompts begin with; 0: nobody shares
+    anything.
     """
 
     gates: int
@@ -42,6 +43,7 @@ class Weather(NamedTuple):
     storm_ns: int
     calm_ns: int
     gap_ns: int
+    common_blocks: int
 
 
 def weather_of(chance: Chance) -> Weather:
@@ -82,4 +84,5 @@ def weather_of(chance: Chance) -> Weather:
         storm_ns=storm_ns,
         calm_ns=storm_ns + lease_ns + chance.randint(4, 10) * _SECOND,
         gap_ns=int(max(gap_s, 0.03) * _SECOND),
+        common_blocks=(0, pool_blocks // 12, pool_blocks // 5)[pool_blocks % 3],
     )

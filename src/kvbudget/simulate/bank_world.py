@@ -21,6 +21,7 @@ from kvbudget.gate.events import Arrived, Ended, Event, Progressed, RoomTaken, T
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.refusing.refusals import Outcome
 from kvbudget.pool.groups import uniform_layout
+from kvbudget.pool.prefix import Sharing
 from kvbudget.simulate.bank_rules import Rules
 from kvbudget.simulate.bank_weather import Weather
 from kvbudget.simulate.chance import Chance
@@ -79,6 +80,7 @@ class World:
         self.bank = bank_of(0)
         self.bank_is_up = True
         self.lives: list[Life] = []
+        self.prefixes: dict[str, tuple[int, ...]] = {}  # of every request
         self.finished = self.cut_off = self.refused = self.calls = 0
         self._chance = chance
         self._due: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -205,6 +207,7 @@ class World:
             queue_ns=_UNBOUNDED,
             worthwhile_wait_ns=_UNBOUNDED,
             abort_tail_ns=weather.abort_tail_ns,
+            sharing=Sharing.SCHEDULED,
         )
         self._names += 1
         name = f"gate-{self._names}"
@@ -343,13 +346,16 @@ class World:
         if not life.dead:
             self._numbers += 1
             name = f"request-{self._numbers}"
+            prefix = _keys_of(self._numbers, weather.common_blocks)
+            self.prefixes[name] = prefix
             event = Arrived(
                 name,
-                (Tokens(chance.randint(1, weather.most_prompt)),),
+                (Tokens(16 * len(prefix) + chance.randint(1, weather.most_prompt)),),
                 Tokens(chance.randint(1, weather.most_new)),
                 Tokens(16),
                 priority=chance.randint(0, weather.classes - 1),
                 paced=chance.random() < 0.9,
+                prefix=prefix,
             )
             self._deliver(life, self._comes, event)
         next_ns = self.now_ns + int(chance.expovariate(1 / weather.gap_ns)) + 1
@@ -397,3 +403,13 @@ class World:
             living = life.gate.ledger.living(name)
             self._give(life, Ended(name, Outcome.FINISHED, Tokens(living.seen_tokens)))
             self._tend(life)
+
+
+def _keys_of(number: int, common_blocks: int) -> tuple[int, ...]:
+    """What the prompt of a request begins with: mostly one thing, of which some go on alike as well."""
+    kind = number % 8
+    if not kind or not common_blocks:
+        return ()
+    first = 10**6 * (1 + (kind == 1))
+    further = common_blocks // 4 if kind == 2 else 0
+    return tuple(range(first, first + common_blocks + further))

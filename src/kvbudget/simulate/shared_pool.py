@@ -88,8 +88,10 @@ class SharedPool(SteppingInstance):
 
     @property
     def promised_blocks(self) -> int:
-        """By all gates."""
-        return sum([gate.promised_blocks() for gate in self.gates])
+        """By all gates, what they hold in common once."""
+        ledgers = [gate.ledger for gate in self.gates]
+        commons = {name: one.common_blocks_of(len(keys)) for one in ledgers for name, keys in one.commons.items()}
+        return sum([gate.promised_blocks() for gate in self.gates]) + sum(commons.values())
 
     # Clients
 

@@ -12,7 +12,7 @@ from kvbudget.gate.bank.terms import Call, Line, Reading
 
 # Prefixes, cases and more than ASCII: names are compared where two ask since the same moment.
 NAMES = ["a", "ab", "B", "b", "ä", "€"]
-ACCOUNTS = ["blocks", "sequences", "1"]
+ACCOUNTS = ["blocks", "sequences", "1", "prefix 3 a", "prefix 5 b"]
 READINGS = st.one_of(
     st.none(), st.builds(Reading, st.integers(0, 80), st.integers(0, 20), st.sampled_from([0, 0, 1, 700, 5000]))
 )
@@ -58,8 +58,8 @@ class SameAnswers(RuleBasedStateMachine):
         branch=st.sampled_from(NAMES),
         step=st.sampled_from([1, 1, 1, 1, 2, 0, -1]),
         lease_ms=st.sampled_from([3000, 3000, 3000, 3001, 700]),
-        accounts=st.sets(st.sampled_from(ACCOUNTS), max_size=3),
-        figures=st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS), min_size=3, max_size=3),
+        accounts=st.sets(st.sampled_from(ACCOUNTS), max_size=4),
+        figures=st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS), min_size=4, max_size=4),
         limit=st.one_of(st.integers(0, 120), st.sampled_from([0, 100, 2**45])),
         priority=st.integers(-1, 1),
         waited_ms=st.sampled_from([0, 0, 1, 5, 4000]),
@@ -86,6 +86,19 @@ class SameAnswers(RuleBasedStateMachine):
         has = self.model.bank.slice_of(branch, "blocks") if self.model.bank is not None else 0
         lines = (Line("blocks", 100, min(has, needs + wants), needs, needs + wants, needs // 2),)
         self._called(Call(branch, self.numbers.get(branch, 0) + 1, 3000, lines, reading=reading))
+
+    @rule(
+        branch=st.sampled_from(NAMES),
+        prefixes=st.dictionaries(st.sampled_from(ACCOUNTS[3:]), st.integers(1, 40)),
+        reading=READINGS,
+    )
+    def keeps_in_common(self, branch: str, prefixes: dict[str, int], reading: Reading | None) -> None:
+        """Out of its slice."""
+        has = self.model.bank.slice_of(branch, "blocks") if self.model.bank is not None else 0
+        keeps = max(0, has - sum(prefixes.values()))
+        lines = [Line("blocks", 100, keeps, keeps, keeps, keeps)]
+        lines += [Line(name, 0, blocks, 0, 0, blocks) for name, blocks in prefixes.items()]
+        self._called(Call(branch, self.numbers.get(branch, 0) + 1, 3000, tuple(lines), reading=reading))
 
     @rule(branch=st.sampled_from(NAMES), step=st.sampled_from([0, 1]))
     def leaves(self, branch: str, step: int) -> None:

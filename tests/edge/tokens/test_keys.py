@@ -91,3 +91,18 @@ def test_a_very_long_prompt_has_keys_of_its_beginning_only(keys: PrefixKeys, cha
     ids = [5] * (MOST_TOKENS + 1000)
     for given in (ids, array("I", ids).tobytes()):
         assert len(keys.of(chat("x"), counted(given, length=len(ids)), 16)) == MOST_TOKENS // 16 - 1
+
+
+def test_processes_that_agree_on_a_secret_have_the_same_keys(chat: AskOf) -> None:
+    one, other, third = PrefixKeys(), PrefixKeys(), PrefixKeys()
+    one.agreed = other.agreed = b"agreed"
+    third.agreed = b"another"
+    of_one = one.of(chat("x", model="m"), counted(IDS), 16)
+    assert len(set(of_one)) == 6
+    assert other.of(chat("y", model="m"), counted(array("I", IDS).tobytes(), length=100), 16) == of_one
+    for different in (
+        other.of(chat("x", model="lora"), counted(IDS), 16),
+        other.of(chat("x", model="m", cache_salt="s"), counted(IDS), 16),
+        third.of(chat("x", model="m"), counted(IDS), 16),
+    ):
+        assert not set(different) & set(of_one)

@@ -11,7 +11,8 @@
 -- The state is one string, so that one write at the end changes all of it or nothing. Names are compared by bytes:
 -- `<` would go by the locale of the server.
 
-local VERSION = 3
+local VERSION = 4
+local PREFIX = 'prefix '
 local ASK_MS = 1000
 local PATIENCE_MS = 1500
 local URGENT_MS = 500
@@ -109,6 +110,43 @@ local function come_back(name)
   return {}
 end
 
+local function is_prefix(account)
+  return account:sub(1, #PREFIX) == PREFIX
+end
+
+-- Blocks of beginnings that living ones keep, or those that are missing: each once.
+local function in_common(with_missing)
+  local most, sum = {}, 0
+  for _, one in ipairs(bank.b) do
+    for account, held in pairs(one.h) do
+      if is_prefix(account) then
+        most[account] = math.max(most[account] or 0, held.g)
+      end
+    end
+  end
+  for _, one in ipairs(with_missing and bank.m or {}) do
+    for account, amount in pairs(one.g) do
+      if is_prefix(account) then
+        most[account] = math.max(most[account] or 0, amount)
+      end
+    end
+  end
+  for _, amount in pairs(most) do
+    sum = sum + amount
+  end
+  return sum
+end
+
+-- What is charged to an account beside slices of it: of blocks, all that is kept in common.
+local function charged(account)
+  return account == 'blocks' and in_common(true) or 0
+end
+
+-- Blocks of a branch's slice, and of all that is kept in common.
+local function charged_for(branch)
+  return charged('blocks') + (branch.h.blocks and branch.h.blocks.g or 0)
+end
+
 local function promised(account)
   local sum = 0
   for _, one in ipairs(bank.b) do
@@ -124,7 +162,7 @@ local function look()
     return
   end
   local looked_ms, left = now_ms - age_ms, {}
-  local there = tonumber(ARGV[11]) > promised('blocks') or tonumber(ARGV[12]) > promised('sequences')
+  local there = tonumber(ARGV[11]) > promised('blocks') + in_common(false) or tonumber(ARGV[12]) > promised('sequences')
   for _, one in ipairs(bank.m) do
     if one.k < looked_ms and there then
       one.k, one.u = looked_ms, now_ms + one.l
@@ -156,11 +194,14 @@ local function least(account)
 end
 
 local function free(account)
+  if is_prefix(account) then
+    account = 'blocks'
+  end
   local granted = 0
   for _, one in ipairs(bank.b) do
     granted = granted + (one.h[account] and one.h[account].g or 0)
   end
-  return least(account) - granted - kept_for_missing(account)
+  return least(account) - granted - kept_for_missing(account) - charged(account)
 end
 
 -- What one keeps, asks for and is lent
@@ -177,16 +218,27 @@ local function lines_of()
 end
 
 local function keep(branch, lines)
-  local before = branch.h
+  local before, had_blocks = branch.h, charged_for(branch)
   branch.h = {}
   for _, line in ipairs(lines) do
-    branch.h[line.account] = {l = line.limit, g = 0, n = line.needs, p = line.promised}
-  end
-  for _, line in ipairs(lines) do
     local had = before[line.account] and before[line.account].g or 0
-    local held = branch.h[line.account]
-    held.g = math.min(line.keeps, had)
-    held.g = held.g + math.min(line.keeps - held.g, math.max(0, free(line.account)))
+    branch.h[line.account] = {l = line.limit, g = math.min(line.keeps, had), n = line.needs, p = line.promised}
+  end
+  local given_up = had_blocks - charged_for(branch)
+  for _, line in ipairs(lines) do
+    local held, room = branch.h[line.account], math.max(0, free(line.account))
+    if not is_prefix(line.account) then
+      held.g = held.g + math.min(line.keeps - held.g, room)
+    elseif held.g < line.keeps then
+      local kept, charged_before = held.g, charged_for(branch)
+      held.g = line.keeps
+      local more = charged_for(branch) - charged_before
+      if more > math.max(room, given_up) then
+        held.g = kept
+      else
+        given_up = given_up - more
+      end
+    end
   end
 end
 
@@ -286,7 +338,7 @@ local function note_room()
     local has_room = asks(one)
     if has_room then
       for account, held in pairs(one.h) do
-        local beside = promised(account) - held.p + kept_for_missing(account)
+        local beside = promised(account) - held.p + kept_for_missing(account) + charged(account)
         if held.n > held.g and held.n > least(account) - beside then
           has_room = false
           break
@@ -366,7 +418,7 @@ local function answer(branch, lines, known, short, settling, to)
     #bank.m > 0 and 1 or 0,
   }
   for _, line in ipairs(lines) do
-    local elsewhere = kept_for_missing(line.account)
+    local elsewhere = kept_for_missing(line.account) + charged(line.account)
     for _, other in ipairs(bank.b) do
       local held = other.h[line.account]
       if held and other ~= branch then

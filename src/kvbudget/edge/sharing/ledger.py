@@ -1,5 +1,5 @@
 """What a gate has of a ledger that others share: the store, a part for each of its instances, which come and go, and
-what is learned together of lengths, and of clients who were told to come back."""
+what is learned together of lengths, of clients who were told to come back, and of keys of prompts."""
 
 import asyncio
 import logging
@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from kvbudget.edge.bank.store import BankStore, LedgerError
 from kvbudget.edge.instances.instance import Instance
+from kvbudget.edge.sharing.keys import SharedKeys
 from kvbudget.edge.sharing.lending import Borrower, Lending
 from kvbudget.edge.sharing.lengths import SharedLengths
 from kvbudget.edge.sharing.returns import SharedReturns
+from kvbudget.edge.tokens.keys import PrefixKeys
 from kvbudget.gate.bank.branch import Branch
 from kvbudget.gate.learning.lengths import Lengths
 
@@ -31,9 +33,10 @@ class SharedLedger:
         lengths: Callable[[], Lengths],
         *,
         alone_if_lost: bool,
+        keys: PrefixKeys | None = None,
     ) -> None:
         """`lendings`: where the gateway finds the parts; of the first it is told what tenants have. `lengths`: what the
-        gate learns."""
+        gate learns. `keys`: of prompts, if the gates are to hold in common what these begin with."""
         self.store = store
         self.lendings = lendings
         self._lease_ns = lease_ns
@@ -44,6 +47,9 @@ class SharedLedger:
         self._lives = 0
         self.lengths = SharedLengths(store, self._life, lengths)
         self.returns = SharedReturns(store, self._life, lendings, now_ns)
+        self._notes = [self.lengths.notes, self.returns.notes]
+        if keys is not None:
+            self._notes.append(SharedKeys(store, self._life, keys).notes)
         self._runs = False
         store.woken = self._woken
 
@@ -78,8 +84,8 @@ class SharedLedger:
             self._borrower.ledger_failed()
         for lending in self.lendings:
             lending.start()
-        self.lengths.notes.start()
-        self.returns.notes.start()
+        for notes in self._notes:
+            notes.start()
 
     def give_all(self) -> None:
         """Hold nobody who comes any more."""
@@ -88,8 +94,8 @@ class SharedLedger:
 
     async def close(self) -> None:
         """Give everything back. Nobody may live any more."""
-        await self.lengths.notes.close()
-        await self.returns.notes.close()
+        for notes in self._notes:
+            await notes.close()
         await asyncio.gather(*[lending.close() for lending in self.lendings])
         await self.store.close()
 

@@ -17,7 +17,10 @@ A branch (one life of one gate) has a slice of each account until its lease runs
    then on, but it is not granted to others before a look at the engine, made since, tells that nothing of it is held;
    where the engine tells nothing, for one more lease, and at most for MISSING_MS. If it comes back, it is its own
    again.
-5. A bank that has lost its memory grants nothing but by rule 1, until all leases of before are over.
+5. Blocks of a beginning that prompts at several gates share (an account of its own, PREFIX) are charged to the pool
+   once, whoever keeps them, until the last who does gives them up or the fence of 4 is down for him. A gate takes them
+   out of what it gives up in the same call; beyond that it gets them only where others keep them or blocks are free.
+6. A bank that has lost its memory grants nothing but by rule 1, until all leases of before are over.
 
 The sum of all slices that the bank has granted is at least what branches go by, whatever is lost, late or repeated:
 a branch lowers its slice before it says so, and raises it only by the answer to its last call (`gate.bank.branch`).
@@ -26,10 +29,11 @@ The clock is the bank's own; that of a branch need only go as fast, give or take
 This is the reference. `edge.bank` does the same inside of Valkey or Redis, and one suite of tests goes over both.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
+from kvbudget.gate.bank.terms import BLOCKS, PREFIX, SEQUENCES, Answer, Call, Line, Reading, Slice
 
 ASK_MS: Final = 1000
 PATIENCE_MS: Final = 1500
@@ -155,7 +159,8 @@ class Bank:
         if reading is None:
             return
         looked_ms = now_ms - reading.age_ms
-        there = reading.held > self._promised(BLOCKS) or reading.sequences > self._promised(SEQUENCES)
+        promised = self._promised(BLOCKS) + self._in_common()
+        there = reading.held > promised or reading.sequences > self._promised(SEQUENCES)
         for name, one in list(self._missing.items()):
             if one.looked_ms >= looked_ms:
                 continue
@@ -170,7 +175,30 @@ class Bank:
     def _free(self, account: str) -> int:
         """What is not granted; below 0 after there was more. Limits differ while a change is not known to all: the
         least holds; one who knows of none (0) says nothing of it."""
-        return self._least(account) - self.granted(account) - self._kept_for_missing(account)
+        if account.startswith(PREFIX):
+            account = BLOCKS
+        return self._least(account) - self.granted(account) - self._kept_for_missing(account) - self._charged(account)
+
+    def _charged(self, account: str) -> int:
+        """What is charged to an account beside slices of it: of blocks, all that is kept in common."""
+        return self._in_common(self._missing.values()) if account == BLOCKS else 0
+
+    def _charged_for(self, branch: _Branch) -> int:
+        """Blocks of a branch's slice, and of all that is kept in common."""
+        return self._charged(BLOCKS) + (branch.held[BLOCKS].granted if BLOCKS in branch.held else 0)
+
+    def _in_common(self, missing: Iterable[_Missing] = ()) -> int:
+        """Blocks of beginnings that living ones keep, or those that are `missing`: each once."""
+        most: dict[str, int] = {}
+        for one in self._branches.values():
+            for account, held in one.held.items():
+                if account.startswith(PREFIX):
+                    most[account] = max(most.get(account, 0), held.granted)
+        for gone in missing:
+            for account, amount in gone.kept.items():
+                if account.startswith(PREFIX):
+                    most[account] = max(most.get(account, 0), amount)
+        return sum(most.values())
 
     def _least(self, account: str) -> int:
         limits = [one.held[account].limit for one in self._branches.values() if account in one.held]
@@ -182,14 +210,25 @@ class Bank:
     # What one keeps, asks for and is lent
 
     def _keep(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
-        before = branch.held
-        branch.held = {line.account: _Held(line.limit, 0, line.needs, line.promised) for line in lines}
-        for line in lines:
-            had = before[line.account].granted if line.account in before else 0
-            held = branch.held[line.account]
-            # Beyond what it had: only if this memory is older than its own.
-            held.granted = min(line.keeps, had)
-            held.granted += min(line.keeps - held.granted, max(0, self._free(line.account)))
+        before, had_blocks = branch.held, self._charged_for(branch)
+        had = {account: held.granted for account, held in before.items()}
+        branch.held = {
+            line.account: _Held(line.limit, min(line.keeps, had.get(line.account, 0)), line.needs, line.promised)
+            for line in lines
+        }
+        given_up = had_blocks - self._charged_for(branch)
+        for line in lines:  # beyond what it had: only if this memory is older than its own, or into a common beginning
+            held, free = branch.held[line.account], max(0, self._free(line.account))
+            if not line.account.startswith(PREFIX):
+                held.granted += min(line.keeps - held.granted, free)
+            elif held.granted < line.keeps:
+                kept, charged = held.granted, self._charged_for(branch)
+                held.granted = line.keeps
+                more = self._charged_for(branch) - charged
+                if more > max(free, given_up):  # a part would be of no use
+                    held.granted = kept
+                else:
+                    given_up -= more
 
     def _ask(self, call: Call, branch: _Branch, now_ms: int, *, settling: bool) -> list[str]:
         """Grants what it needs if that may be; returns the accounts in which it lacks something after all."""
@@ -241,7 +280,7 @@ class Bank:
 
     def _has_room(self, branch: _Branch, account: str) -> bool:
         held = branch.held[account]
-        beside = self._promised(account) - held.promised + self._kept_for_missing(account)
+        beside = self._promised(account) - held.promised + self._kept_for_missing(account) + self._charged(account)
         return held.needs <= held.granted or held.needs <= self._least(account) - beside
 
     def _lend(self, branch: _Branch, lines: tuple[Line, ...]) -> None:
@@ -289,6 +328,7 @@ class Bank:
         slices: dict[str, Slice] = {}
         for line in call.lines:
             elsewhere = self._promised(line.account) - line.promised + self._kept_for_missing(line.account)
+            elsewhere += self._charged(line.account)
             slices[line.account] = Slice(self.slice_of(call.branch, line.account), elsewhere)
         missing = bool(self._missing)
         return Answer(call.number, known, short, settling, len(self._branches), slices, yields_to, missing)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kvbudget.gate.bank.branch import Branch, Stand
+from kvbudget.gate.bank.commons import Commons
 from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, TENANT, TOKENS, Answer, Call, Reading
 from kvbudget.gate.bank.whole_pool import is_held_back, needed_of_pool
 from kvbudget.gate.events import Arrived, SliceChanged
@@ -45,6 +46,7 @@ class Replica:
         self.gate = gate
         self.tells_tenants = tells_tenants
         self.branch = branch
+        self.commons = Commons(gate, branch)
         until_ns = now_ns + branch.lease_ns
         self.first = SliceChanged(Blocks(0), 0, until_ns, Blocks(0), settling=True, opens_ns=until_ns)
         self._next_ns = now_ns  # when to call, if nothing happens before
@@ -153,6 +155,7 @@ class Replica:
         """What to tell the gate after the bank answered; None: it was too late."""
         if not self.branch.heard(answer, now_ns):
             return None
+        self.commons.confirmed()
         return self._slice()
 
     def failed(self, call: Call, now_ns: int) -> None:
@@ -164,6 +167,7 @@ class Replica:
         """What to go by without a bank, if that is wanted: an equal part of the pool. The parts of all gates are no
         more than the pool, but what they have promised so far may be."""
         parts = max(1, self.branch.branches)
+        self.commons.pay_all_again()
         until_ns = now_ns + 2 * (BACK_OFF_NS + self._retry_ns)
         blocks = Blocks(self.gate.ledger.pool_blocks // parts)
         return SliceChanged(blocks, self.gate.config.max_num_seqs // parts, until_ns, self.promised_elsewhere)
@@ -230,6 +234,8 @@ class Replica:
     def _call(self, now_ns: int) -> Call:
         gate, branch = self.gate, self.branch
         coming = self._coming
+        if not branch.is_lost(now_ns):
+            self.commons.review(now_ns, is_short=branch.short or coming is not None or bool(gate.queue))
         ask = coming if coming is not None and coming.sequences else self._first_waiting(now_ns)
         asked = ask or _Ask(0, 0, 0, now_ns)
         ledger = gate.ledger
@@ -242,6 +248,7 @@ class Replica:
             Stand(BLOCKS, limit, blocks, min(needs_blocks, ledger.pool_blocks), _reserve(blocks, limit)),
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
             *self._tenants(now_ns),
+            *self.commons.stands(),
         ]
         self._told, self._is_changed = self._state(), False
         self._last_ns = now_ns

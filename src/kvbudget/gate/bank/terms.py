@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 BLOCKS: Final = "blocks"  # of the pool, the null block and the margin aside
 SEQUENCES: Final = "sequences"  # of max_num_seqs
 TENANT: Final = "tenant "  # and its name: of the blocks that it may have; told to the others, never asked for
+PREFIX: Final = "prefix "  # and the name of a beginning of prompts: blocks of the pool that are charged once for all
 TOKENS: Final = "tokens "  # and a tenant's name: taken of those of a minute, and not come back since; told as well
 
 
