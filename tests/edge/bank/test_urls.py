@@ -137,7 +137,7 @@ def test_without_the_extra_the_address_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "hiredis", None)
     for name in ("redis_store", "client", "link", "places", "refusals"):
         monkeypatch.delitem(sys.modules, f"kvbudget.edge.bank.{name}", raising=False)
-    with pytest.raises(UnsupportedError, match=r"hiredis is not installed.*kvbudget\[redis\]"):
+    with pytest.raises(UnsupportedError, match=r"hiredis is not installed; pip install 'hiredis"):
         store_from_url("redis://h", lease_ns=10**9)
 
 

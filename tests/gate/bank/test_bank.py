@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvbudget.gate.bank.bank import ASK_MS, PATIENCE_MS, Bank
-from kvbudget.gate.bank.terms import BLOCKS, SEQUENCES, Answer, Call, Line, Reading, Slice
+from kvbudget.gate.bank.terms import BLOCKS, PREFIX, SEQUENCES, Answer, Call, Line, Reading, Slice
 
 LEASE_MS = 3000
 NOTHING_THERE = Reading(0, 0, 1)
@@ -284,3 +284,44 @@ def test_a_gate_yields_to_one_elsewhere_that_has_waited_much_longer() -> None:
     assert yields_to(PATIENCE_MS + 30, waits=True, waited_ms=100) is None  # ours has waited nearly as long
     assert yields_to(PATIENCE_MS + 40, waits=True, waited_ms=100, priority=1) == 0
     assert yields_to(PATIENCE_MS + 50, waits=True, priority=-1) is None
+
+
+class Keeper:
+    """One branch that keeps blocks, and a beginning out of them."""
+
+    def __init__(self, bank: Bank, name: str) -> None:
+        self.bank, self.name, self.number = bank, name, 0
+
+    def keeps(self, now_ms: int, blocks: int, common: int, *, needs: int = 0) -> tuple[int, int]:
+        """(blocks, of the beginning) that are its."""
+        needs, beginning = max(needs, blocks), f"{PREFIX}4 of one"
+        lines = (
+            Line(BLOCKS, POOL, blocks, needs, needs, blocks),
+            *([Line(beginning, 0, common, common, common, common)] if common else []),
+        )
+        self.number += 1
+        answer, _ = self.bank.call(Call(self.name, self.number, LEASE_MS, lines), now_ms)
+        assert answer is not None
+        common_slice = answer.slices.get(beginning)
+        return answer.slices[BLOCKS].granted, 0 if common_slice is None else common_slice.granted
+
+
+def test_a_beginning_is_charged_once_and_none_is_kept_for_which_there_is_no_room() -> None:
+    bank = Bank()
+    a, b, c = (Keeper(bank, name) for name in "abc")
+    assert a.keeps(0, 0, 0, needs=60) == (60, 0)
+    assert a.keeps(1, 20, 40) == (20, 40)  # out of its own
+    assert b.keeps(2, 0, 40, needs=40) == (40, 40)  # which costs no more
+    assert c.keeps(3, 0, 41) == (0, 0)  # a part would be of no use
+    assert c.keeps(4, 0, 40) == (0, 40)
+
+
+def test_what_one_who_is_missing_kept_in_common_stays_charged_like_its_slice() -> None:
+    bank = Bank()
+    a, b = (Keeper(bank, name) for name in "ab")
+    assert a.keeps(0, 0, 0, needs=60) == (60, 0)
+    assert a.keeps(1, 20, 40) == (20, 40)
+    assert b.keeps(2, 0, 0) == (0, 0)
+    late_ms = LEASE_MS + 10
+    assert b.keeps(late_ms, 0, 0, needs=41) == (0, 0)
+    assert b.keeps(late_ms + 1, 0, 0, needs=40) == (40, 0)

@@ -82,8 +82,38 @@ def test_whose_first_token_nobody_sees_is_thought_to_take_as_long_as_others_did(
     assert lane.clear_ns(clear_ns) is None
 
 
+def test_each_that_leaves_makes_the_rest_sooner_by_its_own_part_and_no_more() -> None:
+    lane = lane_of()
+    lane.resume(10**6)
+    for name in "abc":
+        lane.joined(name, "t", 1000, 0, watched=False)
+    lane.left("a", 0)
+    lane.left("b", 0)
+    assert lane.backlog_ns(0) == 10**9
+    lane.joined("d", "t", 1000, 5 * 10**9, watched=False)
+    lane.left("c", 5 * 10**9)  # it was read long ago
+    assert lane.backlog_ns(5 * 10**9) == 10**9
+
+
+def test_by_a_mere_guess_nobody_waits_for_what_nobody_sees() -> None:
+    lane = lane_of()
+    lane.joined("a", "t", 10**6, 0, watched=False)
+    assert lane.backlog_ns(0) == 0
+    lane.joined("b", "t", 1000, 0, watched=True)
+    lane.read("b", 60_000_000)
+    assert lane.backlog_ns(60_000_000) > 10**9
+
+
+def test_a_stall_is_no_pace() -> None:
+    lane = lane_of()
+    lane.joined("a", "t", 1000, 0, watched=True)
+    lane.read("a", 120 * 10**9)
+    assert lane.ns_per_token < 5 * START_NS_PER_TOKEN
+
+
 def test_who_is_watched_no_more_is_read_all_the_same() -> None:
     lane = lane_of()
+    lane.resume(10**6)
     lane.joined("a", "t", 1000, 0, watched=True)
     watched_ns = lane.backlog_ns(0)
     lane.lost("a", 0)

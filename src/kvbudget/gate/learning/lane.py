@@ -18,6 +18,7 @@ START_NS_PER_TOKEN: Final = 50_000.0
 _FEW_TOKENS: Final = 128  # are read in no more time than a step takes
 _START_TOKENS: Final = 2048.0  # of what is learned, so many are made up at first
 _MEMORY: Final = 64.0  # first tokens
+_MOST_SLOWER: Final = 8.0  # than was thought: whatever takes longer is a stall, and no pace
 
 
 class _Unread:
@@ -39,7 +40,7 @@ class Lane:
     """
 
     __slots__ = (
-        "_ns", "_own", "_pace", "_since_ns", "_tokens", "_unread", "_unread_tokens", "_unwatched",
+        "_is_known", "_ns", "_own", "_pace", "_since_ns", "_tokens", "_unread", "_unread_tokens", "_unwatched",
         "_unwatched_until_ns", "ns_per_token",
     )  # fmt: skip
 
@@ -49,20 +50,22 @@ class Lane:
         self._unread_tokens = 0
         self._own: dict[str, int] = {}  # by account
         self._since_ns = 0  # what is unread is being read
-        # When those are thought to be read whose first token nobody sees, each and all.
-        self._unwatched: dict[str, int] = {}
+        # Whose first token nobody sees: (when each is thought to be read, how long that takes), and when all are.
+        self._unwatched: dict[str, tuple[int, int]] = {}
         self._unwatched_until_ns = 0
+        self._is_known = False  # whether the pace is more than a guess
         self.ns_per_token = START_NS_PER_TOKEN
         self.resume(START_NS_PER_TOKEN)
 
     def resume(self, ns_per_token: float) -> None:
         """Go on from a pace that was learned before."""
+        self._is_known = ns_per_token != START_NS_PER_TOKEN
         self.ns_per_token = ns_per_token
         self._tokens = _START_TOKENS
         self._ns = _START_TOKENS * ns_per_token
 
     def joined(self, request_id: str, account: str, prompt_tokens: int, now_ns: int, *, watched: bool) -> None:
-        """A prompt was sent. Not `watched`: its first token will not be seen."""
+        """A prompt was sent. Not `watched`: its first token will not be seen. By a mere guess nobody waits for that."""
         if watched:
             begins = not self._unread
             if begins:
@@ -71,8 +74,9 @@ class Lane:
             self._unread_tokens += prompt_tokens
             self._own[account] = self._own.get(account, 0) + prompt_tokens
         else:
-            begin_ns = max(now_ns, self._unwatched_until_ns)
-            self._unwatched_until_ns = self._unwatched[request_id] = begin_ns + self.takes_ns(prompt_tokens)
+            takes_ns = self.takes_ns(prompt_tokens)
+            self._unwatched_until_ns = max(now_ns, self._unwatched_until_ns) + takes_ns
+            self._unwatched[request_id] = self._unwatched_until_ns, takes_ns
 
     def read(self, request_id: str, now_ns: int) -> None:
         """Its first token was seen."""
@@ -84,6 +88,8 @@ class Lane:
             if unread.tokens < _FEW_TOKENS:
                 return
             took_ns = max(0.0, took_ns - self._pace.ns_per_step)
+        took_ns = min(took_ns, _MOST_SLOWER * self.takes_ns(unread.tokens) + self._pace.ns_per_step)
+        self._is_known = True
         self._ns += took_ns - self._ns / _MEMORY
         self._tokens += unread.tokens - self._tokens / _MEMORY
         self.ns_per_token = self._ns / max(1.0, self._tokens)
@@ -91,9 +97,9 @@ class Lane:
     def left(self, request_id: str, now_ns: int) -> None:
         """It is gone, and so read or dropped."""
         self._take_off(request_id)
-        read_ns = self._unwatched.pop(request_id, 0)
-        if read_ns > now_ns:
-            self._unwatched_until_ns -= read_ns - now_ns  # what came after it is that much sooner
+        read_ns, takes_ns = self._unwatched.pop(request_id, (0, 0))
+        if read_ns > now_ns:  # what came after it is that much sooner
+            self._unwatched_until_ns -= min(takes_ns, max(0, self._unwatched_until_ns - now_ns))
 
     def lost(self, request_id: str, now_ns: int) -> None:
         """Its first token will not be seen after all."""
@@ -107,7 +113,8 @@ class Lane:
 
     def backlog_ns(self, now_ns: int) -> int:
         """How long those are thought to be read that are not read."""
-        return self.takes_ns(self._unread_tokens) + max(0, self._unwatched_until_ns - now_ns)
+        unwatched_ns = max(0, self._unwatched_until_ns - now_ns) if self._is_known else 0
+        return self.takes_ns(self._unread_tokens) + unwatched_ns
 
     def clear_ns(self, now_ns: int) -> int | None:
         """When those whose first tokens nobody sees are thought to be read; None if they are."""

@@ -20,6 +20,7 @@ from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
 _READ_PART: Final = 0.125  # of the longest wait worth having: so long prompts may be read that the engine is given
+_LEAST_READ_NS: Final = 100_000_000  # with less it would stand idle between a first token and the next prompt
 
 
 class Place(NamedTuple):
@@ -136,7 +137,7 @@ class Parking:
             return 0
         lane = self._learned.lane
         ahead_ns = 0 if ahead is None else lane.takes_ns(ahead.prompt_tokens)
-        most_ns = int(self._config.worthwhile_wait_ns * _READ_PART * self._learned.part)
+        most_ns = max(_LEAST_READ_NS, int(self._config.worthwhile_wait_ns * _READ_PART * self._learned.part))
         return max(0, lane.backlog_ns(now_ns) + ahead_ns - most_ns)
 
     def _deadline_ns(self, event: Arrived, now_ns: int) -> int:
