@@ -80,6 +80,7 @@ class Lane:
 
     def read(self, request_id: str, now_ns: int) -> None:
         """Its first token was seen."""
+        all_ns = self.takes_ns(self._unread_tokens)  # as many of them may have been read in one step
         unread = self._take_off(request_id)
         if unread is None:
             return
@@ -88,7 +89,7 @@ class Lane:
             if unread.tokens < _FEW_TOKENS:
                 return
             took_ns = max(0.0, took_ns - self._pace.ns_per_step)
-        took_ns = min(took_ns, _MOST_SLOWER * self.takes_ns(unread.tokens) + self._pace.ns_per_step)
+        took_ns = min(took_ns, _MOST_SLOWER * all_ns + self._pace.ns_per_step)
         self._is_known = True
         self._ns += took_ns - self._ns / _MEMORY
         self._tokens += unread.tokens - self._tokens / _MEMORY
