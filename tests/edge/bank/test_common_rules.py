@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bank_time import let_pass
 from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
 LEASE_MS = 3000
@@ -39,12 +40,7 @@ class Sharers:
         return [one.granted for one in self.call(name, blocks, **more).slices.values()]
 
     def pass_ms(self, ms: int) -> None:
-        """In steps that no bank takes for a clock that was set."""
-        while ms > 0:
-            step = min(ms, LEASE_MS // 2)
-            self.bank.now_ms += step
-            ms -= step
-            self.bank.call(Call("nobody", 1, LEASE_MS, (), leaves=True))
+        let_pass(self.bank, ms, LEASE_MS)
 
 
 def test_what_several_keep_in_common_is_charged_once(bank: Any) -> None:

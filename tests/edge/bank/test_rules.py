@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bank_time import let_pass
 from kvbudget.gate.bank.bank import MISSING_MS, PATIENCE_MS, URGENT_MS
 from kvbudget.gate.bank.terms import Answer, Call, Line, Reading, Slice
 
@@ -39,12 +40,7 @@ class Gates:
         return answer, woken
 
     def pass_ms(self, ms: int) -> None:
-        """In steps that no bank takes for a clock that was set."""
-        while ms > 0:
-            step = min(ms, LEASE_MS // 2)
-            self.bank.now_ms += step
-            ms -= step
-            self.bank.call(Call("nobody", 1, LEASE_MS, (), leaves=True))
+        let_pass(self.bank, ms, LEASE_MS)
 
 
 def test_a_slice_is_what_a_branch_needs_and_all_slices_are_within_the_limit(bank: Any) -> None:

@@ -324,7 +324,7 @@ class LearnedPolicy:
             "margin_added": self.margin.added,
             "ns_per_step": self.pace.ns_per_step,
             "wait_bias": self.forecast.bias,
-            "prefill_ns": self.lane.ns_per_token,
+            "prefill_ns": self.lane.ns_per_token,  # two numbers, as in files that were written when they were sums
             "prefill_tokens": 1.0,
         }
 
