@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 from kvbudget.edge.control.past import Past
 from kvbudget.edge.http.limits import ServerLimits, UpstreamLimits
-from kvbudget.edge.http.messages import openai_error_body
+from kvbudget.edge.http.refused import openai_answer
 from kvbudget.edge.http.server import HttpServer
 from kvbudget.edge.http.upstream import Upstream
 from kvbudget.edge.http.upstream_pool import UpstreamConnection
@@ -93,7 +93,7 @@ class Rig:
         self.past = Past(self.gateway, time.monotonic_ns)
         counter = ImageCounter(ThreadedBoundCounter(), None)
         reception = Reception(self.gateway, counter, Identities("kvb-0123456789ab"))
-        self.server = HttpServer(reception.app, ServerLimits(), openai_error_body, loop)
+        self.server = HttpServer(reception.app, ServerLimits(), openai_answer, loop)
         pool = self.upstream._pool
         self.clients = [Wire() for _ in range(connections)]
         self.engines = [Wire() for _ in range(connections)]
