@@ -19,6 +19,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
+_UNBOUNDED: Final = Tokens(1 << 62)
 _READ_PART: Final = 0.125  # of the longest wait worth having: so long prompts may be read that the engine is given
 _LEAST_READ_NS: Final = 100_000_000  # with less it would stand idle between a first token and the next prompt
 
@@ -77,7 +78,7 @@ class Parking:
             demand = self._learned.demand(event, footprint, credit)
             expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
             worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
-        queue_tokens = self._queue_tokens()
+        queue_tokens = self._queue_tokens(foreseen=expected_ns is not None)
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
         if not worthwhile:
@@ -150,9 +151,13 @@ class Parking:
             return min(deadline_ns, now_ns + closed_ns + config.worthwhile_wait_ns * 11 // 10)
         return deadline_ns
 
-    def _queue_tokens(self) -> Tokens:
+    def _queue_tokens(self, *, foreseen: bool) -> Tokens:
+        """How many may wait. Where the wait is `foreseen`, that is the bound: of short answers an engine serves many
+        pools' worth in the longest wait worth having."""
         if self._config.queue_tokens is not None:
             return self._config.queue_tokens
+        if foreseen:
+            return _UNBOUNDED
         # Of several gates, all together as much as one would.
         ours = self._ledger.pool_blocks // self._promises.gates
         return Tokens(2 * self._ledger.layout.largest_length(Blocks(ours)))
