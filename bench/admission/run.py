@@ -9,6 +9,7 @@ if a line is missed.
 """
 
 import argparse
+import heapq
 import json
 import multiprocessing
 import os
@@ -34,12 +35,14 @@ QUICK_SWEEP = ("max-num-queued-reqs=64+watermark=0.05", "max-num-queued-tokens=1
 
 
 class Cell(NamedTuple):
-    """One run. `retries` None: as the scenario has them; `policy` "crowd": `load` is one of CROWDS."""
+    """One run. `retries` None: as the scenario has them; `policy` "crowd": `load` is one of CROWDS. `instances`: each
+    adds a load of its own."""
 
     load: str
     seed: int
     policy: str
     retries: int | None = None
+    instances: int = 1
 
 
 def run(cell: Cell) -> tuple[Cell, Any]:
@@ -47,10 +50,14 @@ def run(cell: Cell) -> tuple[Cell, Any]:
     if cell.policy == "crowd":
         return cell, watch(cell.load, cell.seed)
     load = load_of(cell.load)
-    settings = load.settings()
+    settings = replace(load.settings(), instances=cell.instances)
     if cell.retries is not None:
         settings = replace(settings, clients=replace(settings.clients, retries=cell.retries))
-    requests = load.scenario.load(random.Random(cell.seed), load.scenario.requests)
+    loads = [
+        load.scenario.load(random.Random(cell.seed + 1_000_000 * number), load.scenario.requests)
+        for number in range(cell.instances)
+    ]
+    requests = heapq.merge(*loads, key=lambda request: request.arrival_ns)
     return cell, simulate(requests, settings, contender(cell.policy), random.Random(cell.seed + 1)).document()
 
 
@@ -73,6 +80,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--scenarios", default="", help="default: all; none of the crowds then")
+    parser.add_argument("--instances", type=int, default=1, help="so many engines, each with a load of its own")
     parser.add_argument("--others", action="store_true", help="also loads that nothing was ever tuned on")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--no-sweep", action="store_true", help="leave out vLLM's flags")
@@ -88,13 +96,14 @@ def main(arguments: list[str] | None = None) -> int:
     """The tables on stdout."""
     args = parsed(arguments)
     names = args.scenarios.split(",") if args.scenarios else [*SCENARIOS, *(OTHERS if args.others else ())]
-    crowds = [] if args.scenarios else list(CROWDS)
+    crowds = [] if args.scenarios or args.instances > 1 else list(CROWDS)
     sweep = () if args.no_sweep else QUICK_SWEEP if args.quick else SWEEP
     policies = [*args.policies.split(","), *sweep]
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
-    cells = [Cell(name, seed, policy) for name in names for seed in seeds for policy in policies]
+    several = args.instances
+    cells = [Cell(name, seed, policy, None, several) for name in names for seed in seeds for policy in policies]
     returning = ["learned"] if "learned" in policies else []
-    cells += [Cell(name, seed, policy, RETRIES) for name in names for seed in seeds for policy in returning]
+    cells += [Cell(name, seed, policy, RETRIES, several) for name in names for seed in seeds for policy in returning]
     cells += [Cell(name, seed, "crowd") for name in crowds for seed in seeds]
     started = time.monotonic()
     found: dict[Cell, Any] = dict(_kept(args.keep))
@@ -103,8 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = [
         Row(
             name,
-            {policy: [found[Cell(name, seed, policy)] for seed in seeds] for policy in policies},
-            [found[Cell(name, seed, policy, RETRIES)] for seed in seeds for policy in returning],
+            {policy: [found[Cell(name, seed, policy, None, several)] for seed in seeds] for policy in policies},
+            [found[Cell(name, seed, policy, RETRIES, several)] for seed in seeds for policy in returning],
         )
         for name in names
     ]

@@ -12,7 +12,7 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.moving import LOOKED_AT, next_move
 from kvbudget.gate.fleet.options import FleetConfig, MemberOptions
 from kvbudget.gate.fleet.place import Place
-from kvbudget.gate.fleet.placement import choose
+from kvbudget.gate.fleet.placement import choose, come
 from kvbudget.simulate.clients import Client
 from kvbudget.simulate.instance import Instance
 
@@ -38,6 +38,7 @@ class Placing:
         _, able = choose(event, self._members, [], now_ns, _NOWHERE)
         if able is None:
             return 0
+        come(event, able.member, self._members, now_ns)
         return int(able.member.name)
 
     def forwarded(self, client: Client) -> None:

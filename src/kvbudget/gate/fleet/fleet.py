@@ -28,7 +28,7 @@ from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.moving import next_move
 from kvbudget.gate.fleet.options import FleetConfig
 from kvbudget.gate.fleet.place import Place
-from kvbudget.gate.fleet.placement import Verdict, choose
+from kvbudget.gate.fleet.placement import Verdict, choose, come
 from kvbudget.gate.fleet.tiers import Able
 from kvbudget.gate.promises import RECHECK_NS
 from kvbudget.gate.refusing.refusals import Refusal
@@ -170,6 +170,7 @@ class Fleet:
             lost = any(member.gate.ledger_lost for member in (*own, *standing_in))
             refusal = Refusal.LEDGER_LOST if lost else Refusal.NO_BACKEND
             return [*due, self._refused(event, refusal, now_ns, since_ns)]
+        come(event, able.member, self.members, now_ns)
         return due + self._give(able, event, avoid, now_ns, since_ns)
 
     def _give(self, able: Able, event: Arrived, avoid: frozenset[str], now_ns: int, since_ns: int) -> list[Command]:

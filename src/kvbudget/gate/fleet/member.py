@@ -69,6 +69,10 @@ class Member:
         """Whether it may get a request now, if there is room."""
         return self.in_service and self.circuit.takes(now_ns)
 
+    def expects(self, event: Arrived, now_ns: int) -> bool:
+        """Whether it told this one to come back by now."""
+        return self.gate.returns.due(self.own(event), now_ns) is not None
+
     def serves(self, model: str | None) -> bool:
         """Whether it is asked for by this name. Who told no names takes any."""
         names = self.options.models or self.served

@@ -1,4 +1,5 @@
 """Decides which instance takes a request: who has room now, the least full first; else where room is expected soonest.
+Who comes back when told goes where it was told, as room is kept for it there, if any is.
 
 Every instance is judged by itself: one that is full is no candidate, however empty the others are on average.
 """
@@ -43,11 +44,26 @@ def choose(
         verdict = Verdict.NEVER if told.gate.backend_up else Verdict.NOBODY
         return Choice(verdict, Able(told, 0, 0, lent=False, stands_in=False))
     takers = [one for one in able if one.member.takes(now_ns) and one.member.name not in avoid]
-    found = with_room(event, takers, now_ns)
+    expecting = [one for one in takers if one.member.expects(event, now_ns)]  # room is kept for it there
+    found = with_room(event, expecting, now_ns) or with_room(event, takers, now_ns)
     if found is not None:
         return Choice(Verdict.GOES, found)
-    lenders = [one for one in takers if may_lend(one)]
-    return Choice(Verdict.WAITS, _soonest(event, lenders, now_ns)) if lenders else Choice(Verdict.NOBODY, None)
+    for kind in (expecting, takers):
+        lenders = [one for one in kind if may_lend(one)]
+        if lenders:
+            return Choice(Verdict.WAITS, _soonest(event, lenders, now_ns))
+    return Choice(Verdict.NOBODY, None)
+
+
+def come(event: Arrived, chosen: Member, members: Sequence[Member], now_ns: int) -> None:
+    """It goes to this one, or waits there. Who told it to come, if that is another one, expects it no more."""
+    if chosen.expects(event, now_ns):
+        return  # its own gate sees that it has come
+    for member in members:
+        if member is chosen or not member.reads(event):
+            continue
+        if member.gate.returns.claim(member.own(event), now_ns) is not None:
+            return
 
 
 def with_room(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able | None:

@@ -190,6 +190,15 @@ class Returns:
                 booking.pace = self._pace_of(event, now_ns)
         return booking
 
+    def due(self, event: Arrived, now_ns: int) -> Booking | None:
+        """The booking with which this one would come now; it stays open, and this one counts as nobody who asked."""
+        if not self._booked and not self._elsewhere.booked:
+            return None
+        self._pass(now_ns)
+        key = key_of(event)
+        found = self._first_due(key, now_ns)
+        return self._first_due((name_of(key),), now_ns) if found is None and self._elsewhere.booked else found
+
     def tried(self, event: Arrived, booking: Booking | None, peak_blocks: int, now_ns: int, *, at_once: bool) -> None:
         """One that came with `booking`, or unannounced, was let in at once, or was not."""
         if booking is not None:
@@ -291,15 +300,17 @@ class Returns:
         heapq.heappush(self._coming, (booking.due_ns, self._serial, booking))
 
     def _due(self, key: Key, now_ns: int) -> Booking | None:
-        bookings = self._of.get(key)
-        if bookings is None:
+        if key not in self._of:
             return None
         self._asked[key] += 1
-        booking = bookings[0]
-        if booking.due_ns - EARLY_NS > now_ns:
-            return None
-        self._close(booking, came=True)
+        booking = self._first_due(key, now_ns)
+        if booking is not None:
+            self._close(booking, came=True)
         return booking
+
+    def _first_due(self, key: Key, now_ns: int) -> Booking | None:
+        bookings = self._of.get(key)
+        return bookings[0] if bookings is not None and bookings[0].due_ns - EARLY_NS <= now_ns else None
 
     def _pass(self, now_ns: int) -> None:
         coming, until = self._coming, self._until

@@ -21,7 +21,8 @@ class Prospect(NamedTuple):
 def room_for(gate: "Gate", event: Arrived, now_ns: int) -> Blocks | None:
     """Blocks that all promises would need together with this one, let in now; None: it would wait or be refused."""
     resolved = gate.resolver.resolve(event)
-    return None if isinstance(resolved, Refusal) else gate.trial.room_for(event, *resolved, now_ns)
+    booking = gate.returns.due(event, now_ns)
+    return None if isinstance(resolved, Refusal) else gate.trial.room_for(event, *resolved, now_ns, booking)
 
 
 def free_blocks_in(gate: "Gate", within_ns: int, now_ns: int) -> Blocks:

@@ -57,15 +57,21 @@ class Trial:
             needed = self._behind(event, footprint, peak_blocks, needed, now_ns)
         return needed, lacks_room
 
-    def room_for(self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int) -> Blocks | None:
-        """What all promises would need together with one that comes before all that wait; None if it could not go now.
-        Nothing is changed by it: as what a fleet asks before it chooses."""
-        if not self.comes_first(event, now_ns) or now_ns < self.busy_until_ns:
+    def room_for(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, booking: Booking | None = None
+    ) -> Blocks | None:
+        """What all promises would need together with one that comes before all that wait, or when it was told to
+        (`booking`); None if it could not go now. Nothing is changed by it: as what a fleet asks before it chooses."""
+        promised = booking is not None and booking.promised
+        if (booking is None and not self.comes_first(event, now_ns)) or now_ns < self.busy_until_ns:
             return None
-        allowed, kept = self._fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+        if promised:
+            allowed, kept = self._fairness.allows_booked(event, peak_blocks, now_ns)
+        else:
+            allowed, kept = self._fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
         if not allowed:
             return None
-        needed = self._promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=False)
+        needed = self._promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
         if needed is not None:
             self._promises.withdraw(event)  # what was offered for the reckoning
         return needed
