@@ -63,7 +63,7 @@ def test_with_json_exit_2_is_one_document_too(words: list[str], code: str, capsy
     ("words", "said"),
     [
         ([], "COMMAND"),
-        (["plane"], "invalid choice: 'plane'"),
+        (["plane"], "there is no command 'plane'; did you mean plan?"),
         (["--help-me", "plan"], "COMMAND comes first"),
         (["plan", "model", "--gpu=--"], "argument --gpu: expected one argument"),
         (["plan", "model", "--gpus", "9" * 5000], "is not a whole number"),

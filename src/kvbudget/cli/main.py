@@ -89,12 +89,15 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """As argparse's, which puts usage into the output where stderr is closed; with --json a document as well."""
+        """One line, with a short usage or where all flags are told: argparse's list of them hides it. With --json a
+        document as well."""
+        how = f"{self.prog} --help shows flags and examples"
         if self.wants_json:
-            error_written("usage", message, f"{self.prog} --help shows flags and examples")
-        if sys.stderr is None:
-            raise SystemExit(EXIT_USAGE)
-        super().error(printable(message))
+            error_written("usage", message, how)
+        if sys.stderr is not None:
+            error = f"{self.prog}: error: {printable(message)}"
+            print(f"{self.format_usage()}{error}" if self.usage else f"{error}\n{how}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
 
     def _meant(self, unknown: list[str]) -> str:
         known = [*self._option_string_actions]
@@ -254,6 +257,10 @@ def _without_command(argv: list[str]) -> NoReturn:
         _in_language(parser, ABOUT, _LONGEST_COMMAND)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=known.get(summary, summary), add_help=False)
+    if argv and not argv[0].startswith("-"):
+        near = _near(argv[0][:64], list(COMMANDS))
+        meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(COMMANDS)}"
+        parser.error(f"there is no command {argv[0][:_LONGEST_SHOWN]!r}; {meant}")
     parser.parse_known_args(argv)
     parser.error(f"COMMAND comes first: {', '.join(COMMANDS)}")
 

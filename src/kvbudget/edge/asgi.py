@@ -92,7 +92,9 @@ def listen(host: str, port: int, flags: str = "host or port") -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
     except OSError as error:
-        raise BadValueError(f"cannot listen on {host}:{port}: {error}", fix=f"choose another {flags}") from None
+        raise BadValueError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", fix=f"choose another {flags}"
+        ) from None
 
 
 def check_port(port: int) -> None:

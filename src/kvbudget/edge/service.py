@@ -222,7 +222,7 @@ class GateService:
                 shared=self.worker is not None,
             )
         except OSError as error:
-            told = f"cannot listen on {settings.host}:{settings.port}: {error}"
+            told = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
             raise BadValueError(told, fix="choose another --host or --port") from None
 
     def _reload(self) -> tuple[list[str], list[str]]:

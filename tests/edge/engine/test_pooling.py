@@ -69,3 +69,13 @@ def test_a_prompt_of_the_whole_window_is_taken_and_one_more_token_is_not(with_en
             assert (await bench.client.post(path, json=wrong)).status_code == 400
 
     with_engine(scenario, max_model_len=64)
+
+
+def test_other_dimensions_than_it_has_are_refused(with_engine: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        for wanted, status in ((5, 400), (DIMENSIONS, 200), (None, 200)):
+            answer = await bench.client.post("/v1/embeddings", json={"input": "a", "dimensions": wanted})
+            assert answer.status_code == status
+        assert "have 8 numbers" in (await bench.client.post("/pooling", json={"input": "a", "dimensions": 9})).text
+
+    with_engine(scenario)

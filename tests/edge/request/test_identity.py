@@ -1,5 +1,8 @@
 """Tenants with settings of their own are known however many names are invented."""
 
+import pytest
+
+from kvbudget.edge.openai.errors import BadRequestError
 from kvbudget.edge.request.identity import MAX_CLASSES, MAX_TENANTS, OTHER_TENANTS, Identities
 
 
@@ -31,3 +34,12 @@ def test_so_many_classes_there_are_and_who_invents_more_is_of_the_nearest() -> N
     assert priority(identities, -100) == -100  # it has settings of its own
     identities.expect((), [-7])
     assert priority(identities, -7) == -7
+
+
+@pytest.mark.parametrize("name", ["tenant", "priority", "deadline-ms"])
+def test_a_header_of_ours_that_comes_twice_is_refused_even_where_both_say_the_same(name: str) -> None:
+    identities = Identities("p")
+    twice = [(f"x-kvbudget-{name}".encode(), b"7"), (b"x-other", b"1"), (f"x-kvbudget-{name}".encode(), b"7")]
+    with pytest.raises(BadRequestError, match=f"x-kvbudget-{name}: comes more than once; send it once"):
+        identities.read(twice, b"r")
+    assert identities.read(twice[:2], b"r")

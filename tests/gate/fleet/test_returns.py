@@ -82,4 +82,6 @@ def test_of_two_who_were_told_the_same_one_stays_expected(told_by_y: Any) -> Non
 
 def test_one_that_does_not_read_what_was_counted_is_not_asked(told_by_y: Any) -> None:
     told_by_y.at("y").vocabulary = 2
-    assert told_by_y.push(asked("a.2", counts={told_by_y.at("x").vocabulary: Counted((Tokens(48),), True, False, ())})) == ["a.2>x"]
+    assert told_by_y.push(
+        asked("a.2", counts={told_by_y.at("x").vocabulary: Counted((Tokens(48),), True, False, ())})
+    ) == ["a.2>x"]

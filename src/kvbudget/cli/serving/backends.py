@@ -98,6 +98,9 @@ def backend_url(url: str) -> str:
     if "//" not in url and "/" not in url and (digits.isdigit() or not host):  # localhost:8000 has no scheme, to people
         raise BadValueError(f"--backend {url[:80]}: the scheme is missing", fix=f"write http://{url[:80]}")
     standard = _PORTS.get(parts.scheme)
+    if standard is not None and parts.hostname and parts.path.rstrip("/") == "/v1":  # as clients have it
+        fix = f"write {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise BadValueError(f"--backend {url[:80]}: the gate adds the path itself", fix=fix)
     if standard is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
         raise BadValueError(
             f"--backend {url[:80]}: not a plain http://HOST:PORT, https://HOST:PORT, unix:/path, dns://NAME:PORT, "

@@ -30,6 +30,10 @@ def parse(path: str, body: dict[str, Any], settings: EngineSettings) -> Ask:
     asks.check_model(body, settings)
     if path in _RERANKS:
         _most(body)
+    dimensions = body.get("dimensions")
+    if dimensions is not None and dimensions != DIMENSIONS:
+        told = f"This model's vectors have {DIMENSIONS} numbers; other output dimensions are not supported."
+        raise ApiError(400, told, param="dimensions")
     if path not in _INPUTS:
         prompts = tuple(_pair(query, document) for query, document in _pairs(path, body))
     elif body.get("messages") is not None:

@@ -89,6 +89,7 @@ class Refuser:
         answer = ANSWERS[reject.refusal]
         status = self._overload_status if answer.status == 429 else answer.status
         reset_s = told_s(reject.retry_after_ns, self.jitter) if answer.retry else 0.0
+        reject = reject._replace(retry_after_ns=int(reset_s * 1e9))  # the text tells what the header does
         headers = [*_JSON, *self.standing.headers(errors, waited_ns=reject.waited_ns, reset_s=reset_s)]
         headers += retry_headers(reset_s) if answer.retry else [_HOPELESS]
         message = self._message(reject) if field else self._message_of_inputs(reject)

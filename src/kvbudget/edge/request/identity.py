@@ -26,6 +26,7 @@ _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 # OpenAI's clients send the one, Anthropic's the other.
 _CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _PLAIN_CODINGS: Final = frozenset((b"", b"identity"))
+_OWN: Final = frozenset((b"x-kvbudget-tenant", b"x-kvbudget-priority", b"x-kvbudget-deadline-ms"))
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,9}")
 
 
@@ -141,6 +142,7 @@ class Identities:
         holder = self.ring.holder(headers) if self.ring else None
         credential = named = deadline_ns = None
         priority = 0
+        read: set[bytes] = set()
         for name, value in headers:
             if name in _CREDENTIALS:
                 credential = value
@@ -148,6 +150,9 @@ class Identities:
                 raise CodedBodyError  # here, as this is what a head that comes again is looked through for once
             if not name.startswith(b"x-kvbudget-"):
                 continue
+            if name in _OWN and name in read:
+                raise _twice(name)  # or whoever reads the other one, a proxy before us, means somebody else
+            read.add(name)
             if name == b"x-kvbudget-tenant":
                 named = _tenant_name(value)
             elif name == b"x-kvbudget-priority":
@@ -186,6 +191,11 @@ class Identities:
                 return OTHER_TENANTS
             self.tenants.add(name)
         return name
+
+
+def _twice(name: bytes) -> BadRequestError:
+    shown = name.decode()
+    return BadRequestError(f"{shown}: comes more than once; send it once", shown, "invalid_value")
 
 
 def _integer(name: bytes, value: bytes, low: int, high: int) -> int:
