@@ -306,7 +306,7 @@ class Gate:
         number = self.queue.next_number() if booking is None else booking.number
         waiting = Waiting(
             event, footprint, peak_blocks, now_ns, place.deadline_ns, (event.priority, number), place.demand,
-            place.expected_ns, booking is not None and booking.promised,
+            place.expected.wait_ns, booking is not None and booking.promised, place.expected.room_ns,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         self.queue.whys[waiting.key] = self.trial.why
@@ -357,7 +357,7 @@ class Gate:
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.learned.pace_lost(self.promises.lose_pace(event.request_id))
         self.lane.lost(event.request_id, now_ns)
-        return []
+        return self._tick(_TICK, now_ns, look=True) if self._prompts_wait else []
 
     # It ends
 
@@ -485,7 +485,7 @@ class Gate:
             waiting, needed = found
             waited_ns = now_ns - waiting.since_ns
             self.queue.remove(waiting.arrived.request_id)
-            self.learned.waited(waiting.expected_ns, waited_ns)
+            self.learned.waited(waiting.room_ns, waited_ns)
             commands.append(
                 self._forward(waiting.arrived, waiting.footprint, waiting.peak_blocks, needed, now_ns, waited_ns)
             )
