@@ -470,7 +470,7 @@ class Gate:
         if now_ns < self.busy_until_ns:
             self.next_look.by(self.busy_until_ns)
             return []
-        self.next_look.for_prompts = False
+        self.next_look.looks()
         while self.queue and self.backend_up:
             if self.next_look.wait_for_prompts(now_ns) or self.last_look.stands(now_ns):
                 break

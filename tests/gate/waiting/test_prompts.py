@@ -6,7 +6,7 @@ import pytest
 
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, PaceLost, Progressed, Tick
-from kvbudget.gate.gate import Gate
+from kvbudget.gate.gate import RECHECK_NS, Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusing.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.waiting.why import Why, who_waits
@@ -100,3 +100,16 @@ def test_how_long_prompts_are_waited_for_says_nothing_of_waits_for_room(gate: Ga
         assert names(gone) == [f"Forward {second}"]
         gate.handle(Ended(second, Outcome.FINISHED, Tokens(4)), now_ns + SECOND // 2)
     assert gate.learned.forecast.bias == 1.0
+
+
+def test_once_prompts_are_read_who_waits_for_room_is_looked_at_as_progress_makes_some(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(1300, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND, queue_tokens=Tokens(10**6))
+    gate.lane.resume(200_000.0)
+    assert names(gate.handle(arrive("long", 20_000, 16, paced=True), 0)) == ["Forward long"]
+    parked = gate.handle(arrive("next", 2000, 16, paced=True, deadline_ns=60 * SECOND), 0)
+    assert names(parked) == ["Parked next"]
+    assert names(gate.handle(Progressed("long", 1), SECOND)) == []  # its prompt is read, and there is no room
+    assert names(gate.handle(Progressed("long", 1), SECOND)) == []
+    assert gate.next_wake_ns == SECOND + RECHECK_NS

@@ -34,6 +34,13 @@ class NextLook:
         self.due_ns = None
         return True
 
+    def looks(self) -> None:
+        """A look is made, which tells anew whether all wait for prompts. Else the time that those were thought to take
+        would stand before the next report of tokens, after which there may be room."""
+        if self.for_prompts:
+            self.for_prompts = False
+            self.due_ns = None
+
     def wait_for_prompts(self, now_ns: int) -> bool:
         """Whether all who wait do so until the engine has read more of the prompts that it has."""
         wait_ns = self._parking.prompts_wait_ns(now_ns)
