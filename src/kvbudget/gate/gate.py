@@ -62,11 +62,11 @@ from kvbudget.gate.tenants.settings import account_name
 from kvbudget.gate.waiting.expectation import Expectation
 from kvbudget.gate.waiting.last_look import LastLook
 from kvbudget.gate.waiting.look import first_that_fits
+from kvbudget.gate.waiting.next_look import NextLook
 from kvbudget.gate.waiting.overtaking import Overtaking
 from kvbudget.gate.waiting.parking import NoPlace, Parking
 from kvbudget.gate.waiting.queue import Queue, Waiting
 from kvbudget.gate.waiting.trial import Trial
-from kvbudget.gate.waiting.why import Why
 from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Layout
 from kvbudget.pool.ledger import Ledger
@@ -104,6 +104,7 @@ class Gate:
             self.ledger, self.queue, self.fairness, self.promises, self.learned, self.overtaking, self.returns
         )
         self.trial = Trial(self.queue, self.fairness, self.promises, self.overtaking, self.parking)
+        self.next_look = NextLook(self.queue, self.parking, self.overtaking)
         self.engine_reports = EngineReports(
             config, self.ledger, self.queue, self.resolver, self.promises, self.learned, self.fairness, self.expectation
         )
@@ -115,8 +116,6 @@ class Gate:
         self._slice_until_ns = _FOR_EVER_NS  # of a pool that several gates share; then nothing of it is ours
         self.ledger_lost = False
         self.ledger_settles = False  # it gives no room to anybody until leases of before are over
-        self._prompts_wait = False  # whether those who wait do so for prompts that the engine has not read
-        self._recheck_ns: int | None = None  # when to look again whether progress made room for the head
         self._handlers: dict[type, Callable[..., list[Command]]] = {
             Progressed: self._progressed,
             PaceLost: self._pace_lost,
@@ -179,11 +178,10 @@ class Gate:
     def next_wake_ns(self) -> int | None:
         """When to push a Tick, if nothing else happens before; None if never."""
         # Their lists and not they themselves: not compiled, each of those would be a call.
-        if not self.queue.in_order and not self.tails.due and self._recheck_ns is None:
+        look_ns = self.next_look.due_ns
+        if not self.queue.in_order and not self.tails.due and look_ns is None:
             return None  # as nearly always
-        wake_ns = _FOR_EVER_NS
-        if self._recheck_ns is not None:
-            wake_ns = self._recheck_ns
+        wake_ns = _FOR_EVER_NS if look_ns is None else look_ns
         deadline_ns, tail_ns = self.queue.next_deadline_ns(), self.tails.first_ns
         if deadline_ns is not None:
             wake_ns = min(wake_ns, deadline_ns)
@@ -193,7 +191,7 @@ class Gate:
     @property
     def waits_for_report(self) -> bool:
         """Whether the next report of tokens would make it look at those who wait, RECHECK_NS later."""
-        return self._recheck_ns is None and bool(self.queue) and self.config.policy is not Policy.WORST_CASE
+        return self.next_look.due_ns is None and bool(self.queue) and self.config.policy is not Policy.WORST_CASE
 
     @property
     def max_context(self) -> Tokens:
@@ -241,8 +239,7 @@ class Gate:
 
     def first_waiting(self) -> Waiting | None:
         """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
-        head = self.overtaking.head
-        return self.queue.head() if head is None else head
+        return self.overtaking.first_waiting()
 
     # It arrives
 
@@ -306,11 +303,11 @@ class Gate:
         number = self.queue.next_number() if booking is None else booking.number
         waiting = Waiting(
             event, footprint, peak_blocks, now_ns, place.deadline_ns, (event.priority, number), place.demand,
-            place.expected_ns, booking is not None and booking.promised,
+            place.expected.wait_ns, booking is not None and booking.promised, place.expected.room_ns,
         )  # fmt: skip
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         self.queue.whys[waiting.key] = self.trial.why
-        self._wait_for_prompts(now_ns)
+        self.next_look.wait_for_prompts(now_ns)
         if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
         return commands
@@ -346,18 +343,19 @@ class Gate:
         if self._learns:
             self.learned.progressed(living, new_tokens, now_ns)
         less = cached_tokens is not None and self.promises.found(request_id, cached_tokens)
-        if self._recheck_ns is None and self.queue and (less or self.config.policy is not Policy.WORST_CASE):
-            self._recheck_ns = now_ns + RECHECK_NS
+        next_look = self.next_look
+        if next_look.due_ns is None and self.queue and (less or self.config.policy is not Policy.WORST_CASE):
+            next_look.due_ns = now_ns + RECHECK_NS
         if not first:
             return []
         self.lane.read(request_id, now_ns)
-        look = self._prompts_wait or self.fairness.waits_for_prompts
+        look = self.next_look.for_prompts or self.fairness.waits_for_prompts
         return self._tick(_TICK, now_ns, look=True) if look else []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.learned.pace_lost(self.promises.lose_pace(event.request_id))
         self.lane.lost(event.request_id, now_ns)
-        return []
+        return self._tick(_TICK, now_ns, look=True) if self.next_look.for_prompts else []
 
     # It ends
 
@@ -378,7 +376,7 @@ class Gate:
         else:
             self.promises.lose_pace(event.request_id)
             self.tails.add(event.request_id, now_ns + self.config.abort_tail_ns)
-        if not queue.in_order and not self.tails.due and self._recheck_ns is None:
+        if not queue.in_order and not self.tails.due and self.next_look.due_ns is None:
             return []  # nobody waits, and nothing is due
         return self._tick(_TICK, now_ns, look=True)
 
@@ -408,7 +406,7 @@ class Gate:
 
     def _engine_busy(self, event: EngineBusy, now_ns: int) -> list[Command]:
         self.trial.busy_until_ns = event.until_ns
-        self._look_at(event.until_ns)
+        self.next_look.by(event.until_ns)
         return []
 
     # The world changes
@@ -454,8 +452,7 @@ class Gate:
             self.fairness.gone(self.promises.take_back(request_id), None, now_ns)
             self.learned.gone(request_id)
             look = True
-        if self._recheck_ns is not None and self._recheck_ns <= now_ns:
-            self._recheck_ns = None
+        if self.next_look.begins(now_ns):
             look = True
         commands: list[Command] = []
         if self.ledger_lost and self.queue:
@@ -471,11 +468,11 @@ class Gate:
     def _admit(self, now_ns: int) -> list[Command]:
         commands: list[Command] = []
         if now_ns < self.busy_until_ns:
-            self._look_at(self.busy_until_ns)
+            self.next_look.by(self.busy_until_ns)
             return []
-        self._prompts_wait = False
+        self.next_look.looks()
         while self.queue and self.backend_up:
-            if self._wait_for_prompts(now_ns) or self.last_look.stands(now_ns):
+            if self.next_look.wait_for_prompts(now_ns) or self.last_look.stands(now_ns):
                 break
             self.last_look.begins()
             found = first_that_fits(self.queue, self.fairness, self.promises, self.overtaking, now_ns)
@@ -485,30 +482,14 @@ class Gate:
             waiting, needed = found
             waited_ns = now_ns - waiting.since_ns
             self.queue.remove(waiting.arrived.request_id)
-            self.learned.waited(waiting.expected_ns, waited_ns)
+            self.learned.waited(waiting.room_ns, waited_ns)
             commands.append(
                 self._forward(waiting.arrived, waiting.footprint, waiting.peak_blocks, needed, now_ns, waited_ns)
             )
         again_ns = self.fairness.look_again_ns(now_ns) if self.queue else None
         if again_ns is not None:
-            self._look_at(again_ns)
+            self.next_look.by(again_ns)
         return commands
-
-    def _wait_for_prompts(self, now_ns: int) -> bool:
-        """Whether all who wait do so until the engine has read more of the prompts that it has."""
-        wait_ns = self.parking.prompts_wait_ns(now_ns)
-        head = self.first_waiting()
-        if not wait_ns or head is None:
-            return False
-        self._prompts_wait = True
-        self.queue.whys[head.key] = Why.PROMPTS
-        self._look_at(now_ns + max(wait_ns, RECHECK_NS))  # or when a first token is seen
-        return True
-
-    def _look_at(self, when_ns: int) -> None:
-        """Look again then whether somebody who waits may go, or sooner."""
-        if self._recheck_ns is None or when_ns < self._recheck_ns:
-            self._recheck_ns = when_ns
 
     # It is refused
 

@@ -214,7 +214,7 @@ def test_under_learned_lengths_the_wait_is_that_for_room_in_the_pool(
         gate.handle(arrive(name, prompt=16 * 8, new=64, paced=True, priority=1), 0)
         gate.handle(Progressed(name, 1), 10)
     footprint = Footprint((Tokens(16 * 60),), Tokens(16))
-    wait_ns = gate.parking.expected_wait_ns(arrive("large", prompt=16 * 60, priority=1), footprint, 0, 20)
+    wait_ns = gate.parking.wait_for_room_ns(arrive("large", prompt=16 * 60, priority=1), footprint, 20)
     assert wait_ns is not None  # although it is larger than the slice
     command = gate.handle(arrive("large", prompt=16 * 60, priority=1), 20)[-1]
     assert isinstance(command, Parked)

@@ -6,7 +6,7 @@ import pytest
 
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
 from kvbudget.gate.events import Arrived, Ended, PaceLost, Progressed, Tick
-from kvbudget.gate.gate import Gate
+from kvbudget.gate.gate import RECHECK_NS, Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusing.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.waiting.why import Why, who_waits
@@ -81,3 +81,35 @@ def test_a_prompt_that_takes_longer_than_that_goes_where_nothing_is_read(gate: G
 def test_where_nothing_is_learned_nobody_waits_for_prompts(make_gate: MakeGate, arrive: Arrive, policy: Policy) -> None:
     gate = make_gate(10_000, policy, worthwhile_wait_ns=4 * SECOND)
     assert {type(gate.handle(arrive(f"r{number}", 1000, 16), 0)[0]) for number in range(100)} == {Forward}
+
+
+def test_who_waits_is_looked_at_when_a_first_token_is_waited_for_no_more(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(10_000, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND)  # how fast it reads is a mere guess
+    assert names(gate.handle(arrive("long", 20_000, 16, paced=True), 0)) == ["Forward long"]
+    assert names(gate.handle(arrive("next", 10, 16, paced=True), 0)) == ["Parked next"]
+    assert names(gate.handle(PaceLost("long"), 1)) == ["Forward next"]
+
+
+def test_how_long_prompts_are_waited_for_says_nothing_of_waits_for_room(gate: Gate, arrive: Arrive) -> None:
+    for number in range(200):
+        now_ns, first, second = number * SECOND, f"a{number}", f"b{number}"
+        assert names(gate.handle(arrive(first, 4000, 16, paced=True), now_ns)) == [f"Forward {first}"]
+        assert names(gate.handle(arrive(second, 1000, 16, paced=True), now_ns)) == [f"Parked {second}"]
+        gate.lane.resume(200_000.0)
+        gone = gate.handle(Ended(first, Outcome.CLIENT_GONE), now_ns + SECOND // 100)  # long before it is read
+        assert names(gone) == [f"Forward {second}"]
+        gate.handle(Ended(second, Outcome.FINISHED, Tokens(4)), now_ns + SECOND // 2)
+    assert gate.learned.forecast.bias == 1.0
+
+
+def test_once_prompts_are_read_who_waits_for_room_is_looked_at_as_progress_makes_some(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    gate = make_gate(1300, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND, queue_tokens=Tokens(10**6))
+    gate.lane.resume(200_000.0)
+    assert names(gate.handle(arrive("long", 20_000, 16, paced=True), 0)) == ["Forward long"]
+    parked = gate.handle(arrive("next", 2000, 16, paced=True, deadline_ns=60 * SECOND), 0)
+    assert names(parked) == ["Parked next"]
+    assert names(gate.handle(Progressed("long", 1), SECOND)) == []  # its prompt is read, and there is no room
+    assert names(gate.handle(Progressed("long", 1), SECOND)) == []
+    assert gate.next_wake_ns == SECOND + RECHECK_NS

@@ -125,6 +125,11 @@ class Overtaking:
         head = self._head
         return head.waiting if head is not None and head.waiting.arrived.request_id in self._queue else None
 
+    def first_waiting(self) -> Waiting | None:
+        """Who goes next when there is room: the one that lacks it, if it is known, or the first of the most urgent."""
+        head = self.head
+        return self._queue.head() if head is None else head
+
     def another_try(self) -> bool:
         """Whether one more of those behind is looked at."""
         self._tries += 1

@@ -24,13 +24,24 @@ _READ_PART: Final = 0.125  # of the longest wait worth having: so long prompts m
 _LEAST_READ_NS: Final = 100_000_000  # with less it would stand idle between a first token and the next prompt
 
 
+class Expected(NamedTuple):
+    """A wait that is foreseen. `room_ns`: the same if it is for room in the pool, 0 if that would come sooner: then how
+    long it takes really says nothing of how well room is foreseen."""
+
+    wait_ns: int
+    room_ns: int
+
+
+_NOTHING: Final = Expected(0, 0)
+
+
 class Place(NamedTuple):
-    """A place in the queue. `displaced`: whom it is taken from. `demand` and `expected_ns`, the wait that is foreseen:
+    """A place in the queue. `displaced`: whom it is taken from. `demand` and `expected`, the wait that is foreseen:
     None and 0 where lengths are not learned, or it cannot be foreseen."""
 
     deadline_ns: int
     demand: Demand | None
-    expected_ns: int
+    expected: Expected
     displaced: Waiting | None
 
 
@@ -71,14 +82,16 @@ class Parking:
         """Where it may wait; or why not. `booked`: it has waited already, so it may wait however long."""
         config = self._config
         demand: Demand | None = None
-        expected_ns: int | None = None
+        expected: Expected | None = None
         worthwhile = True
         if self._promises.by_lengths:
             credit = self._promises.credit(event, footprint)
             demand = self._learned.demand(event, footprint, credit)
-            expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
-            worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
-        queue_tokens = self._queue_tokens(foreseen=expected_ns is not None)
+            expected = self._expected(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
+            # What cannot be foreseen is further away than lengths tell anything of.
+            late = expected is None or expected.wait_ns > self._worthwhile_ns(event, now_ns)
+            worthwhile = booked or not late
+        queue_tokens = self._queue_tokens(foreseen=expected is not None)
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
         if not worthwhile:
@@ -95,11 +108,7 @@ class Parking:
                 if len(queue) >= config.queue_requests:
                     return NoPlace(refusal, QueueBound.REQUESTS, config.queue_requests)
                 return NoPlace(refusal, QueueBound.TOKENS, queue_tokens)
-        return Place(self._deadline_ns(event, now_ns), demand, expected_ns or 0, displaced)
-
-    def is_late(self, event: Arrived, wait_ns: int | None, now_ns: int) -> bool:
-        """Whether a wait is longer than is worth waiting; None: it cannot be foreseen."""
-        return wait_ns is None or wait_ns > self._worthwhile_ns(event, now_ns)
+        return Place(self._deadline_ns(event, now_ns), demand, expected or _NOTHING, displaced)
 
     def _worthwhile_ns(self, event: Arrived, now_ns: int) -> int:
         if event.deadline_ns is not None:
@@ -107,28 +116,31 @@ class Parking:
         # Who comes while nobody can be let in waits for that: all other gates of the pool are closed as well.
         return self._promises.closed_ns(now_ns) + self._config.worthwhile_wait_ns
 
-    def expected_wait_ns(self, event: Arrived, footprint: Footprint, credit: int, now_ns: int) -> int | None:
-        """By learned lengths: time until everybody before it and then itself, `credit` blocks of which others hold, is
-        let in and its prompt can be read; None if that cannot be foreseen."""
-        return self._wait_ns(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
-
     def wait_for_room_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int | None:
-        """The same where it has to leave free what others need, for a time that nobody foresees: without that."""
+        """By learned lengths: time until everybody before it and then itself is let in and its prompt can be read; None
+        if that cannot be foreseen. What it has to leave free for others it needs for a time that nobody foresees: then
+        without that."""
         credit = self._promises.credit(event, footprint)
         kept = self._fairness.kept_from(event, now_ns)
-        wait_ns = self._wait_ns(event, footprint, credit, kept, now_ns)
-        if wait_ns is None and kept is not None:
-            wait_ns = self._wait_ns(event, footprint, credit, None, now_ns)
-        return wait_ns
+        expected = self._expected(event, footprint, credit, kept, now_ns)
+        if expected is None and kept is not None:
+            expected = self._expected(event, footprint, credit, None, now_ns)
+        return None if expected is None else expected.wait_ns
 
-    def _wait_ns(self, event: Arrived, footprint: Footprint, credit: int, kept: Kept | None, now_ns: int) -> int | None:
+    def _expected(
+        self, event: Arrived, footprint: Footprint, credit: int, kept: Kept | None, now_ns: int
+    ) -> Expected | None:
+        """`credit`: blocks of it that others hold."""
         ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
         places = self._config.max_num_seqs
-        wait_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
+        room_ns = self._learned.wait_ns(self._ledger, event, footprint, credit, ahead, places, now_ns, kept)
         closed_ns = self._promises.closed_ns(now_ns)
         if closed_ns:  # no length of an answer tells when a ledger has settled, but it will
-            return closed_ns + (wait_ns or 0)
-        return None if wait_ns is None else max(wait_ns, self.prompts_wait_ns(now_ns, ahead))
+            return Expected(closed_ns + (room_ns or 0), 0)
+        if room_ns is None:
+            return None
+        prompts_ns = self.prompts_wait_ns(now_ns, ahead)
+        return Expected(prompts_ns, 0) if prompts_ns > room_ns else Expected(room_ns, room_ns)
 
     def prompts_wait_ns(self, now_ns: int, ahead: Demand | None = None) -> int:
         """Time until the engine has so few prompts to read that it is given another one, and those `ahead` before; 0:

@@ -55,7 +55,8 @@ class Waiting:
     """One parked request with its resolved lengths. Not to be changed; by hand, as `Reservation` is."""
 
     __slots__ = (
-        "arrived", "booked", "deadline_ns", "demand", "expected_ns", "footprint", "key", "peak_blocks", "since_ns",
+        "arrived", "booked", "deadline_ns", "demand", "expected_ns", "footprint", "key", "peak_blocks", "room_ns",
+        "since_ns",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,7 @@ class Waiting:
         demand: Demand | None = None,
         expected_ns: int = 0,
         booked: bool = False,
+        room_ns: int = 0,
     ) -> None:
         self.arrived: Final = arrived
         self.footprint: Final = footprint
@@ -77,8 +79,9 @@ class Waiting:
         self.deadline_ns: Final = deadline_ns
         self.key: Final = key  # (priority, arrival number)
         self.demand: Final = demand  # of the learned policy
-        self.expected_ns: Final = expected_ns  # the wait that was predicted; 0: none was
+        self.expected_ns: Final = expected_ns  # the wait that was foreseen; 0: none was
         self.booked: Final = booked  # it came back when it was told to
+        self.room_ns: Final = room_ns  # the same if that is for room in the pool, else 0
 
     @property
     def tokens(self) -> int:
@@ -89,7 +92,7 @@ class Waiting:
         """The same one at the same place, of other lengths; how long they will be is not known of these."""
         return Waiting(
             arrived, footprint, peak_blocks, self.since_ns, self.deadline_ns, self.key, None, self.expected_ns,
-            self.booked,
+            self.booked, self.room_ns,
         )  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""Decides when those who wait are looked at again although nobody comes or goes, and when all of them wait for prompts.
+
+Some time after a report of tokens, as progress may have made room; when the engine is busy no more; and while the
+engine has more prompts to read than it is given (`gate.waiting.parking`), once a first token is seen, or the time has
+passed that they are thought to take.
+"""
+
+from kvbudget.gate.promises import RECHECK_NS
+from kvbudget.gate.waiting.overtaking import Overtaking
+from kvbudget.gate.waiting.parking import Parking
+from kvbudget.gate.waiting.queue import Queue
+from kvbudget.gate.waiting.why import Why
+
+
+class NextLook:
+    """The next look at the queue of one gate that nothing else causes."""
+
+    def __init__(self, queue: Queue, parking: Parking, overtaking: Overtaking) -> None:
+        self.due_ns: int | None = None  # None: none is due
+        self.for_prompts = False  # whether those who wait do so for prompts that the engine has not read
+        self._queue = queue
+        self._parking = parking
+        self._overtaking = overtaking
+
+    def by(self, when_ns: int) -> None:
+        """Look then whether somebody who waits may go, or sooner."""
+        if self.due_ns is None or when_ns < self.due_ns:
+            self.due_ns = when_ns
+
+    def begins(self, now_ns: int) -> bool:
+        """Whether it is due by now; then no more."""
+        if self.due_ns is None or self.due_ns > now_ns:
+            return False
+        self.due_ns = None
+        return True
+
+    def looks(self) -> None:
+        """A look is made, which tells anew whether all wait for prompts. Else the time that those were thought to take
+        would stand before the next report of tokens, after which there may be room."""
+        if self.for_prompts:
+            self.for_prompts = False
+            self.due_ns = None
+
+    def wait_for_prompts(self, now_ns: int) -> bool:
+        """Whether all who wait do so until the engine has read more of the prompts that it has."""
+        wait_ns = self._parking.prompts_wait_ns(now_ns)
+        first = self._overtaking.first_waiting()
+        if not wait_ns or first is None:
+            return False
+        self.for_prompts = True
+        self._queue.whys[first.key] = Why.PROMPTS
+        self.by(now_ns + max(wait_ns, RECHECK_NS))  # or when a first token is seen
+        return True
