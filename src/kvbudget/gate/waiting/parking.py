@@ -72,11 +72,12 @@ class Parking:
         demand: Demand | None = None
         expected_ns: int | None = None
         worthwhile = True
-        if self._promises.by_lengths:
+        if config.policy is Policy.LEARNED:
             credit = self._promises.credit(event, footprint)
             demand = self._learned.demand(event, footprint, credit)
-            expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
-            worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
+            if self._promises.by_lengths:  # by a guess of lengths nobody is refused who may yet be served
+                expected_ns = self.expected_wait_ns(event, footprint, credit, now_ns)
+                worthwhile = booked or not self.is_late(event, expected_ns, now_ns)
         queue_tokens = self._queue_tokens()
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
