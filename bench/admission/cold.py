@@ -212,8 +212,8 @@ def rows_of(found: dict[Cell, Seen], loads: list[str], seeds: range, policies: l
             flags = max((means[policy] for policy in policies if policy in SWEEP), default=None)
             cells = [load, str(window_s), *(f"{means[policy]:,.0f}" for policy in told)]
             cells.append("" if flags is None else f"{flags:,.0f}")
-            for other in (means.get("oracle"), flags):
-                cells.append("" if other is None else f"{means['learned'] / max(1e-9, other):.3f}")
+            others = (means.get("oracle"), flags)
+            cells += ["" if other is None else f"{means['learned'] / max(1e-9, other):.3f}" for other in others]
             cells.append(f"{sum(preempted) / len(preempted):.2%}, {max(preempted):.2%}")
             cells.append("" if back.at_once is None else f"{back.at_once:.2f} of {back.returned}")
             cells.append("" if back.told_to_hindsight is None else f"{back.told_to_hindsight:.2f} ({back.known})")

@@ -10,7 +10,7 @@ Evidence of one key fades with a weight of 1 - 1/MEMORY per answer that ended. K
 all, (route, limit), (tenant, route, limit), (tenant, route, limit, prompt length). Each level takes the next coarser
 one as if it were PRIOR answers of its own, so a new tenant starts with what is known of others and leaves it as soon as
 it shows another habit. Beyond all experience seven of ten (1/sqrt(2)) are thought to double: with one of two as much is
-served and more is preempted (docs/adr/0008-learned-admission.md).
+served and more is preempted (docs/adr/0037).
 
 What gates that share a pool have seen is taken in as if it had been told here (`take_in`), and kept apart from what was
 seen here (`own`), so that nobody is told his own again (`gate.bank.experience`).
