@@ -16,7 +16,7 @@ def bench() -> dict[str, ModuleType]:
     """The files of bench/admission, which is no package."""
     sys.path.insert(0, str(BENCH))
     try:
-        return {name: import_module(name) for name in ("flood", "judge", "limits", "scenario_rows")}
+        return {name: import_module(name) for name in ("cold", "flood", "judge", "limits", "scenario_rows")}
     finally:
         sys.path.remove(str(BENCH))
 
@@ -132,3 +132,29 @@ def test_where_aims_exclude_one_another_all_contenders_and_rates_are_told(
     assert len(beside) == 2 + len(limits.BULKS)
     ratios = [float(line.split("|")[-2]) for line in beside[2:]]
     assert ratios[0] > 2 > ratios[1] > ratios[2] >= 1.0  # long prompts, short ones, hardly any
+
+
+def test_of_the_first_minute_are_told_those_who_came_in_it(bench: dict[str, ModuleType]) -> None:
+    cold = bench["cold"]
+    found = dict(map(cold.run, [cold.Cell("crowd", 3, "learned"), cold.Cell("crowd", 3, "learned", cold.RETRIES)]))
+    seen = found[cold.Cell("crowd", 3, "learned")]
+    whole = seen.document["goodput_tokens_per_s"] * seen.document["elapsed_s"]
+    first, minute = (goodput * window_s for goodput, window_s in zip(seen.goodputs, cold.WINDOWS_S, strict=True))
+    assert 0 < first < minute
+    assert minute == pytest.approx(whole)  # everybody came within it
+    rows = cold.rows_of(found, ["crowd"], range(3, 4), ["learned"])
+    assert [row.split(" | ")[:2] for row in rows[2:]] == [["| crowd", "30"], ["| crowd", "60"]]
+    assert {row.count("|") for row in rows} == {rows[0].count("|")}
+
+
+def test_a_gate_before_another_model_begins_with_what_was_saved(bench: dict[str, ModuleType]) -> None:
+    cold = bench["cold"]
+    _, known = cold.run(cold.Cell("new-model", 3, "learned"))
+    fresh = cold.LOADS["new-model"]._replace(before=None)
+    cold.LOADS["fresh"] = fresh
+    try:
+        _, unknown = cold.run(cold.Cell("fresh", 3, "learned"))
+    finally:
+        del cold.LOADS["fresh"]
+    assert known.document["requests"] == unknown.document["requests"]
+    assert known.document != unknown.document

@@ -102,6 +102,22 @@ def test_refusals_of_those_who_never_return_do_not_lengthen_what_the_next_are_to
     assert max(told for _, _, told in crowd.refused) <= 12 * SECOND
 
 
+def test_a_crowd_that_comes_before_anything_is_known_is_told_by_expected_lengths(
+    make_gate: MakeGate, arrive: Arrive
+) -> None:
+    """They declare ten times what answers take."""
+    crowd = Crowd(make_gate(1025, Policy.LEARNED, enough_answers=1.0), arrive, ("a",), alike)
+    for number in range(60):
+        crowd.came[f"a.{number}"] = 0
+        crowd.push(arrive(f"a.{number}", 200, 10 * STOP, tenant="a", paced=True))
+    told = sorted(told_ns for _, _, told_ns in crowd.refused)
+    assert len(told) > 20
+    assert told[len(told) // 2] <= 20 * SECOND  # by limits 83 s
+    assert told[-1] <= 40 * SECOND
+    crowd.run(5, 0)
+    assert len(crowd.served) + len(crowd.refused) == 60
+
+
 @pytest.mark.parametrize(("weight", "least", "most"), [(1.0, 0.85, 1.2), (3.0, 2.5, 3.6)])
 def test_who_all_want_more_get_it_by_weight(
     make_gate: MakeGate, arrive: Arrive, weight: float, least: float, most: float

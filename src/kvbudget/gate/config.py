@@ -36,8 +36,8 @@ class GateConfig:
     abort_tail_ns: int = 250_000_000
     # Of the learned policy. The chance that the running batch outgrows the pool before it has shrunk again (pool.risk):
     epsilon: float = 0.028
-    # Answers that must have been seen to their end; before that, `trajectory` decides. The fewer they are, the more is
-    # kept free for what they do not tell (gate.lengths).
+    # Answers that must have been seen to their end; before that, `trajectory` decides. Old ones count less, so 1 is
+    # reached with the second. The fewer they are, the more is kept free for what they do not tell (gate.lengths).
     enough_answers: float = 1.0
     # The longest wait worth having, by default for a first token within 5 s (`worthwhile_wait_ns`): whoever is expected
     # to wait longer is refused on arrival, and who waits a tenth longer is given up. A deadline that the request brings

@@ -10,6 +10,7 @@ import pytest
 
 from kvbudget.errors import BadValueError
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
+from kvbudget.gate.config import GateConfig
 from kvbudget.gate.events import (
     Arrived,
     CapacityChanged,
@@ -22,6 +23,7 @@ from kvbudget.gate.events import (
 )
 from kvbudget.gate.gate import Gate
 from kvbudget.gate.learning.learned import LearnedPolicy
+from kvbudget.gate.learning.lengths import tell_ended
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusing.refusals import Outcome, QueueBound, Refusal
 from kvbudget.gate.refusing.returns import Returns
@@ -124,6 +126,16 @@ def test_until_enough_answers_were_seen_it_is_as_safe_as_trajectory(make_gate: M
     engine.run(200)
     assert ready == [False, False, True]
     assert fill(engine, arrive) > 6
+
+
+def test_by_default_it_decides_from_the_second_answer_on() -> None:
+    config = GateConfig()
+    policy = LearnedPolicy(uniform_layout(Tokens(16)), config.epsilon, config.enough_answers)
+    ready = []
+    for _ in range(3):
+        ready.append(policy.ready)
+        tell_ended(policy.lengths.chain("a", "chat", 2000, 500), 10)
+    assert ready == [False, False, True]
 
 
 def test_what_fits_with_all_peaks_is_let_in_without_asking_for_chances(make_gate: MakeGate, arrive: Arrive) -> None:

@@ -40,6 +40,11 @@ def test_before_any_answer_a_quarter_of_the_limit_is_thought_likely() -> None:
     assert chance(lengths, "b", 0, 500, limit=60_000) > chance(lengths, "a", 0, 500)
 
 
+@pytest.mark.parametrize("tokens", [64, 1024, 40_000])
+def test_beyond_all_experience_seven_of_ten_are_thought_to_double(tokens: int) -> None:
+    assert Habit(None).survival().chance(tokens, tokens) == pytest.approx(1 / sqrt(2), rel=0.02)
+
+
 def test_whoever_is_cut_off_biases_nothing() -> None:
     """Half of all answers are cut at 100 tokens by their clients; the other half shows what would have been."""
     whole, cut = Habit(None), Habit(None)

@@ -1,6 +1,6 @@
 """How soon one more may be told to come back."""
 
-from math import log
+from math import exp, log
 
 import pytest
 
@@ -108,6 +108,14 @@ def test_the_first_are_told_the_wait_alone() -> None:
 
 def test_before_anybody_was_let_in_one_such_as_itself_is_expected_in_a_while() -> None:
     assert ReturnPace(ReturnShare(), 0).blocks_per_ns(50, 100 * SECOND) == pytest.approx(50 / RATE_NS, rel=0.01)
+
+
+def test_what_fills_an_empty_pool_at_once_is_not_taken_for_what_is_let_in_every_second() -> None:
+    pace = ReturnPace(ReturnShare(), 0)
+    for _ in range(24):
+        pace.let_in(50, 0)
+    assert pace.blocks_per_ns(50, 0) < 24 * 50 / (1.3 * SECOND)
+    assert pace.blocks_per_ns(50, SECOND) == pytest.approx(exp(-0.1) * pace.blocks_per_ns(50, 0))  # it fades, no more
 
 
 @pytest.mark.parametrize("age_s", [0.1, 1, 10, 1000])

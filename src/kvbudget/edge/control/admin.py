@@ -130,7 +130,8 @@ GAUGES = {
     "kvbudget_margin_blocks": "Blocks kept back on purpose.",
     "kvbudget_shared_prefix_blocks": "Blocks of prompts that several requests hold and that are charged once.",
     "kvbudget_learned_answers": (
-        "Answers that the learned policy knows by now, old ones counting less; below 4 trajectory decides."
+        "Answers that the learned policy knows by now, old ones counting less; below 1, which the second reaches, "
+        "trajectory decides."
     ),
     "kvbudget_learned_margin": "Standard deviations that preemptions have added to what policy learned keeps free.",
     "kvbudget_backend_up": "1 if the engine answers and makes progress, else 0.",

@@ -180,10 +180,11 @@ class LearnedPolicy:
         return self._habits_of(event)[-1].survival().mean_tokens(footprint.max_new_tokens)
 
     def demand(self, event: Arrived, footprint: Footprint, common: int) -> Demand:
-        """What this request will take while it waits and after, beside `common` blocks that others hold too."""
+        """What this request will take while it waits and after, beside `common` blocks that others hold too. Until
+        enough was seen the queue counts all the tokens that it may make: who would wait in vain is refused at once."""
         survival = self._survival_of(event)
         limit = footprint.max_new_tokens if event.known_tokens is None else event.known_tokens
-        expected = limit if survival is None else survival.mean_tokens(limit)
+        expected = limit if survival is None or not self.ready else survival.mean_tokens(limit)
         many = footprint.total_sequences
         prompt_tokens = footprint.prompt_tokens * footprint.sequences
         demand = Demand(prompt_tokens + expected * many, prompt_tokens)

@@ -9,7 +9,8 @@ whoever is cut off, and follows a drift before the first long answer has ended.
 Evidence of one key fades with a weight of 1 - 1/MEMORY per answer that ended. Keys form a chain from coarse to fine:
 all, (route, limit), (tenant, route, limit), (tenant, route, limit, prompt length). Each level takes the next coarser
 one as if it were PRIOR answers of its own, so a new tenant starts with what is known of others and leaves it as soon as
-it shows another habit. Beyond all experience the chance to end is that of one who is as likely as not to double.
+it shows another habit. Beyond all experience seven of ten (1/sqrt(2)) are thought to double: with one of two as much is
+served and more is preempted (docs/adr/0037).
 
 What gates that share a pool have seen is taken in as if it had been told here (`take_in`), and kept apart from what was
 seen here (`own`), so that nobody is told his own again (`gate.bank.experience`).

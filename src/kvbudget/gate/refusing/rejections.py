@@ -104,18 +104,20 @@ class Rejections:
     def retry_after_ns(self, event: Arrived, footprint: Footprint, now_ns: int) -> int:
         """Time until everybody before it and then itself would be let in, from MIN_RETRY_NS to MAX_WAIT_NS.
 
-        By learned lengths it is also a promise: who comes back then finds room (`gate.refusing.returns`).
+        Under `learned` it is also a promise: who comes back then finds room (`gate.refusing.returns`). By expected
+        lengths, also while `trajectory` still decides: until who is refused comes back the first answers have ended,
+        and limits would tell many times of what it takes.
         """
-        wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if self._promises.by_lengths else None
+        learns = self._config.policy is Policy.LEARNED
+        wait_ns = self._parking.wait_for_room_ns(event, footprint, now_ns) if learns else None
         if wait_ns is None:  # or further than lengths tell anything of
             wait_ns = self._promises.closed_ns(now_ns) + self.turnover_ns(event, footprint, now_ns)
         soonest_ns = min(max(wait_ns, self._limit_ns(event, footprint, now_ns), MIN_RETRY_NS), MAX_WAIT_NS)
-        if self._config.policy is not Policy.LEARNED:
+        if not learns:
             return soonest_ns
-        blocks = peak_blocks = footprint.peak_blocks(self._ledger.layout)
-        if self._promises.by_lengths:
-            credit = self._promises.credit(event, footprint)
-            blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
+        peak_blocks = footprint.peak_blocks(self._ledger.layout)
+        credit = self._promises.credit(event, footprint)
+        blocks = self._learned.size(self._ledger, event, footprint, credit, now_ns)
         number = self._queue.next_number()
         return self._returns.tell(event, soonest_ns, MAX_WAIT_NS, blocks, peak_blocks, number, now_ns)
 

@@ -27,6 +27,8 @@ FEW_SHARE: Final = 0.15  # where fewer come back nobody waits for others, and no
 PROBES: Final = 3  # if none of so many comes back, few do
 RATE_NS: Final = 10e9  # the pace is a mean over so long
 _YOUNGEST_NS: Final = 1e9
+# What is let in at first fills an empty pool, and room does not come back as fast: it counts as if it took so long.
+_FIRST_NS: Final = 1.5e9
 _STEPS: Final = 4  # of Newton's method, from above: the rest is below a thousandth
 
 
@@ -76,7 +78,7 @@ class ReturnPace:
 
     def blocks_per_ns(self, blocks: int, now_ns: int) -> float:
         """What is let in; at least one of so many `blocks` in RATE_NS."""
-        age = max(_YOUNGEST_NS, float(now_ns - self._begun_ns))
+        age = max(_FIRST_NS, float(now_ns - self._begun_ns))
         lately = self._let_in * exp((self._let_in_ns - now_ns) / RATE_NS)
         return max(float(blocks), lately) / (RATE_NS * (1.0 - exp(-age / RATE_NS)))
 

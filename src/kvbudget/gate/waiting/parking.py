@@ -84,13 +84,14 @@ class Parking:
         demand: Demand | None = None
         expected: Expected | None = None
         worthwhile = True
-        if self._promises.by_lengths:
+        if config.policy is Policy.LEARNED:
             credit = self._promises.credit(event, footprint)
             demand = self._learned.demand(event, footprint, credit)
-            expected = self._expected(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
-            # What cannot be foreseen is further away than lengths tell anything of.
-            late = expected is None or expected.wait_ns > self._worthwhile_ns(event, now_ns)
-            worthwhile = booked or not late
+            if self._promises.by_lengths:  # by a guess of lengths nobody is refused who may yet be served
+                expected = self._expected(event, footprint, credit, self._fairness.kept_from(event, now_ns), now_ns)
+                # What cannot be foreseen is further away than lengths tell anything of.
+                late = expected is None or expected.wait_ns > self._worthwhile_ns(event, now_ns)
+                worthwhile = booked or not late
         queue_tokens = self._queue_tokens(foreseen=expected is not None)
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
