@@ -5,9 +5,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.footprint import Footprint
-from kvbudget.pool.groups import uniform_layout
-from kvbudget.pool.ledger import Ledger
-from kvbudget.units import Blocks, Tokens
+from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
+from kvbudget.pool.ledger import Ledger, Reservation
+from kvbudget.units import Blocks, Bytes, Tokens
 
 
 def a_ledger(usable: int = 100, margin: int = 0) -> Ledger:
@@ -34,6 +34,17 @@ def test_an_id_lives_only_once() -> None:
     with pytest.raises(AccountingError, match="already lives"):
         ledger.reserve("a", "t", a_footprint(), paced=False, now_ns=0)
     assert ledger.peak_sum_blocks == 2
+
+
+def test_at_the_first_end_a_group_that_keeps_some_tokens_is_at_its_peak() -> None:
+    full = Group(LayerKind.FULL, 1, Tokens(16), Bytes(16))
+    states = Group(LayerKind.MAMBA, 1, Tokens(16), Bytes(16), fixed_blocks=Blocks(2))
+    ledger = Ledger(Layout((full, states)), Blocks(100))
+    ledger.reserve("a", "t", a_footprint(10, 54), paced=True, now_ns=0)
+    ledger.reserve("b", "t", a_footprint(), paced=False, now_ns=0)
+    asks = Reservation("c", "t", a_footprint(16, 16), Blocks(4), paced=True, made_ns=0)
+    assert ledger.at_first_end(asks, 0) == (2 + 2) + (2 + 2) + (2 + 2)  # c ends after 16 steps, when a has 26 tokens
+    assert ledger.at_first_end(asks, 30) == (4 + 2) + (2 + 2) + (2 + 2)
 
 
 def test_several_sequences_cannot_be_watched() -> None:

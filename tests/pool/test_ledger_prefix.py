@@ -9,7 +9,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.groups import Group, LayerKind, Layout, uniform_layout
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.prefix import Sharing
-from kvbudget.pool.trajectory import peak_over_time
+from kvbudget.pool.trajectory import held_at, peak_over_time
 from kvbudget.units import Blocks, Bytes, Tokens
 
 BLOCK = 4
@@ -237,6 +237,21 @@ class LedgerMachine(RuleBasedStateMachine):
         courses, fixed = self.ledger.batch()
         at_peaks = sum([self.ledger.layout.blocks_for(c.peak_tokens) - c.shared_blocks for c in courses])
         assert fixed + at_peaks == len(distinct)
+
+    @rule(
+        letters=st.text("ab", max_size=8), rest=st.integers(1, 9), new=st.integers(1, 20), paced=st.booleans(),
+        skew=st.integers(0, 20),
+    )  # fmt: skip
+    def the_first_end_is_one_of_the_moments(self, letters: str, rest: int, new: int, paced: bool, skew: int) -> None:
+        ledger, one = self.ledger, Sequence("asks", letters, rest, new, 0)
+        footprint = Footprint((Tokens(one.prompt),), Tokens(new))
+        ledger.offer(one.name, footprint, one.keys)
+        asks = Reservation(one.name, "t", footprint, footprint.peak_blocks(ledger.layout), paced, 0)
+        courses, fixed = ledger.batch(asks)
+        first = min([course.peak_tokens - course.held_tokens for course in courses], default=0) + skew
+        held = sum([held_at(ledger.layout, course, first, skew) for course in courses])
+        assert ledger.at_first_end(asks, skew) == fixed + held <= fixed + peak_over_time(ledger.layout, courses, skew)
+        ledger.withdraw(one.name)
 
     def teardown(self) -> None:
         for name in self.sequences:

@@ -43,9 +43,10 @@ def promise_with(
         return Blocks(sum_of_peaks)  # true under every policy, and cheap: the common case of a pool with room
     if policy is Policy.WORST_CASE:
         return None
-    courses, fixed = ledger.batch(Reservation(request_id, "", footprint, Blocks(peak_blocks), paced, 0))
-    if fixed > capacity:
-        return None
+    newcomer = Reservation(request_id, "", footprint, Blocks(peak_blocks), paced, 0)
+    if ledger.at_first_end(newcomer, skew_steps) > capacity:
+        return None  # as nearly always where there is no room: who waits is asked about again and again
+    courses, fixed = ledger.batch(newcomer)
     needed = fixed + peak_over_time(ledger.layout, courses, skew_steps, capacity - fixed)
     return Blocks(needed) if needed <= capacity else None
 

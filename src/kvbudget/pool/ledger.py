@@ -12,7 +12,7 @@ from typing import Final
 
 from kvbudget.errors import AccountingError
 from kvbudget.pool.footprint import Footprint
-from kvbudget.pool.groups import Layout
+from kvbudget.pool.groups import Layout, blocks_in
 from kvbudget.pool.prefix import LivePrefixes, Sharing, blocks_per_key, key_tokens
 from kvbudget.pool.trajectory import Course
 from kvbudget.units import Blocks, Tokens
@@ -321,6 +321,28 @@ class Ledger:
             else:
                 fixed -= blocks
         return courses, fixed
+
+    def at_first_end(self, newcomer: Reservation, skew_steps: int) -> int:
+        """Blocks that those of `batch` need when the first of them is over, and so at least what they need at their
+        worst: nearly always more than the capacity where that is. One sum, without who pays for what is shared.
+        """
+        living = list(self._living.values())
+        living.append(newcomer)
+        watched = [one for one in living if one.paced]
+        blocks = self._unpaced_peak_sum - self._blocks_per_key * self.prefixes.saved_keys
+        if not newcomer.paced:
+            blocks += newcomer.peak_blocks
+        if not watched:
+            return blocks
+        steps = min([one.footprint.max_new_tokens - one.seen_tokens for one in watched]) + skew_steps
+        groups, growing = self.layout.groups, self.layout.growing
+        constant = () if len(growing) == len(groups) else tuple([group for group in groups if group not in growing])
+        for one in watched:
+            prompt, new = one.footprint.prompts[0], one.footprint.max_new_tokens
+            blocks += blocks_in(growing, prompt + min(one.seen_tokens + steps, new))
+            if constant:
+                blocks += blocks_in(constant, prompt + new)
+        return blocks
 
     def shared_blocks(self, living: Iterable[Reservation]) -> dict[str, int]:
         """What is charged to others, by id; those that pay for all of theirs are left out."""
