@@ -217,7 +217,7 @@ class Ledger:
 
     def hold_in_common(self, name: str, keys: Sequence[int]) -> None:
         """These leading keys are paid for elsewhere from now on, for all who live here or come: whose they are, one
-        copy of them is not charged."""
+        copy of them is not charged. None may begin with the same key as another that is held in common."""
         self.prefixes.join(_place_of(name), keys)
         self.commons[name] = keys
         self._commons_changed()

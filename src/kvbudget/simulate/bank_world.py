@@ -406,10 +406,15 @@ class World:
 
 
 def _keys_of(number: int, common_blocks: int) -> tuple[int, ...]:
-    """What the prompt of a request begins with: mostly one thing, of which some go on alike as well."""
+    """What the prompt of a request begins with: mostly one thing, of which some go on alike as well, and others leave
+    half way, all alike."""
     kind = number % 8
     if not kind or not common_blocks:
         return ()
     first = 10**6 * (1 + (kind == 1))
     further = common_blocks // 4 if kind == 2 else 0
-    return tuple(range(first, first + common_blocks + further))
+    keys = range(first, first + common_blocks + further)
+    if kind < 5:
+        return tuple(keys)
+    half = common_blocks // 2
+    return (*keys[:half], *range(3 * 10**6, 3 * 10**6 + common_blocks - half))

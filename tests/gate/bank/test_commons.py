@@ -110,6 +110,24 @@ def test_what_many_have_at_both_is_charged_to_the_pool_once(scene: Scene) -> Non
     assert scene.promised() == [16, 12]
 
 
+def test_of_two_that_begin_alike_one_is_held_in_common(scene: Scene) -> None:
+    """Both would pay for the same blocks, and every gate would take these off what it promises."""
+    other = (*COMMON[:20], *range(1001, 1021))
+    first = [(number, scene.begin(number)) for number in (0, 1) for _ in range(3)]
+    for number in (0, 1):
+        scene.begin(number, (), own=60)
+    scene.passes(2 * SECOND)
+    for number in (0, 1):
+        for _ in range(3):
+            scene.begin(number, other)
+    for number, name in first:
+        scene.end(number, name)
+    scene.passes(3 * SECOND)  # there is no room to give the first up, of which a part is counted on
+    common = {name for names in scene.names() for name in names}
+    assert sum(scene.promised()) + 40 * len(common) >= 40 + 20 + 2 * (60 + 12)  # what the engine may come to hold
+    assert scene.names() == [[name_of(COMMON)], [name_of(COMMON)]]
+
+
 def test_one_alone_or_where_copies_are_not_sure_takes_nothing_out(make_gate: Maker, arrive: Arriver) -> None:
     for gates, sharing in ((1, Sharing.SCHEDULED), (2, Sharing.COMPUTED), (2, Sharing.OFF)):
         scene = Scene(make_gate, arrive, gates, sharing=sharing)

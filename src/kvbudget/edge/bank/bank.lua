@@ -110,8 +110,15 @@ local function come_back(name)
   return {}
 end
 
+local prefixes = {} -- what `is_prefix` has said: there are few accounts, which are asked for many times
+
 local function is_prefix(account)
-  return account:sub(1, #PREFIX) == PREFIX
+  local known = prefixes[account]
+  if known == nil then
+    known = account:sub(1, #PREFIX) == PREFIX
+    prefixes[account] = known
+  end
+  return known
 end
 
 -- Blocks of beginnings that living ones keep, or those that are missing: each once.
@@ -137,9 +144,16 @@ local function in_common(with_missing)
   return sum
 end
 
--- What is charged to an account beside slices of it: of blocks, all that is kept in common.
+-- What is charged to an account beside slices of it: of blocks, all that is kept in common. Whoever changes what any
+-- keeps forgets `common`.
+local common = nil
+
 local function charged(account)
-  return account == 'blocks' and in_common(true) or 0
+  if account ~= 'blocks' then
+    return 0
+  end
+  common = common or in_common(true)
+  return common
 end
 
 -- Blocks of a branch's slice, and of all that is kept in common.
@@ -171,7 +185,7 @@ local function look()
       left[#left + 1] = one
     end
   end
-  bank.m = left
+  bank.m, common = left, nil
 end
 
 local function find(name)
@@ -197,11 +211,17 @@ local function free(account)
   if is_prefix(account) then
     account = 'blocks'
   end
-  local granted = 0
+  local granted, found = 0, nil
   for _, one in ipairs(bank.b) do
-    granted = granted + (one.h[account] and one.h[account].g or 0)
+    local held = one.h[account]
+    if held then
+      granted = granted + held.g
+      if held.l > 0 and (not found or held.l < found) then
+        found = held.l
+      end
+    end
   end
-  return least(account) - granted - kept_for_missing(account) - charged(account)
+  return (found or 0) - granted - kept_for_missing(account) - charged(account)
 end
 
 -- What one keeps, asks for and is lent
@@ -224,6 +244,7 @@ local function keep(branch, lines)
     local had = before[line.account] and before[line.account].g or 0
     branch.h[line.account] = {l = line.limit, g = math.min(line.keeps, had), n = line.needs, p = line.promised}
   end
+  common = nil
   local given_up = had_blocks - charged_for(branch)
   for _, line in ipairs(lines) do
     local held, room = branch.h[line.account], math.max(0, free(line.account))
@@ -231,10 +252,10 @@ local function keep(branch, lines)
       held.g = held.g + math.min(line.keeps - held.g, room)
     elseif held.g < line.keeps then
       local kept, charged_before = held.g, charged_for(branch)
-      held.g = line.keeps
+      held.g, common = line.keeps, nil
       local more = charged_for(branch) - charged_before
       if more > math.max(room, given_up) then
-        held.g = kept
+        held.g, common = kept, nil
       else
         given_up = given_up - more
       end
@@ -338,10 +359,12 @@ local function note_room()
     local has_room = asks(one)
     if has_room then
       for account, held in pairs(one.h) do
-        local beside = promised(account) - held.p + kept_for_missing(account) + charged(account)
-        if held.n > held.g and held.n > least(account) - beside then
-          has_room = false
-          break
+        if held.n > held.g then
+          local beside = promised(account) - held.p + kept_for_missing(account) + charged(account)
+          if held.n > least(account) - beside then
+            has_room = false
+            break
+          end
         end
       end
     end

@@ -92,8 +92,8 @@ class Commons:
             blocks, ours = ledger.common_blocks_of(len(keys)), slices.get(BLOCKS, 0)
             if now_ns - since_ns < _LASTS_NS or blocks > ours or len(ledger.commons) >= MOST:
                 continue
-            if any(_one_begins_the_other(keys, known) for known in ledger.commons.values()):
-                continue
+            if any(keys[0] == known[0] for known in ledger.commons.values()):
+                continue  # both would take the blocks that they begin with off what is promised here
             if gate.promises.hold_in_common(name, keys, Blocks(ours - blocks), now_ns):
                 slices[BLOCKS] = ours - blocks
 
@@ -101,8 +101,3 @@ class Commons:
 def name_of(keys: Sequence[int]) -> str:
     """The last key stands for all before it."""
     return f"{PREFIX}{len(keys)} {keys[-1] & (1 << 64) - 1:x}"
-
-
-def _one_begins_the_other(one: Sequence[int], other: Sequence[int]) -> bool:
-    both = min(len(one), len(other))
-    return one[both - 1] == other[both - 1]
