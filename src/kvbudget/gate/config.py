@@ -27,7 +27,7 @@ class GateConfig:
     sharing: Sharing = Sharing.COMPUTED
     key_blocks: int = 1  # of a prompt that have one key together in `Arrived.prefix`
     queue_requests: int = 1024
-    queue_tokens: Tokens | None = None  # None: as many as go in time by learned lengths, or twice the pool
+    queue_tokens: Tokens | None = None  # None: twice what the pool holds
     queue_ns: int = 30 * 10**9
     # What bounds how far sequences get out of step, in engine steps (see pool.trajectory):
     prefill_tokens_per_step: int = 2048  # vLLM 0.32's smallest default of max_num_batched_tokens

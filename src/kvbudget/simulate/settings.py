@@ -49,8 +49,7 @@ class EngineSizes:
 
 @dataclass(frozen=True, slots=True)
 class GateBounds:
-    """The gate's bounds, defaults as `kvbudget serve` has them. `queue_tokens` None: as many as go in time
-    by learned lengths, or twice what the pool holds.
+    """The gate's bounds, defaults as `kvbudget serve` has them. `queue_tokens` None: twice what the pool holds.
     `default_new_tokens` is promised to a request that names no max_tokens. `sharing`: prefixes are credited as soon as
     scheduled, which is exact for this engine; OFF counts every prompt whole. `tenants` and `classes`: as [gate.tenants]
     and [gate.classes] of a budget file, classes by priority."""

@@ -144,9 +144,9 @@ def test_who_waited_goes_as_soon_as_the_gate_yields_to_a_less_urgent_class(
 def test_all_gates_together_have_the_queue_of_one(make_gate: Maker) -> None:
     gate = make_gate(100)
     lend(gate, 10)
-    assert gate.parking._queue_tokens(foreseen=False) == 2 * 100 * 16
+    assert gate.parking._queue_tokens() == 2 * 100 * 16
     lend(gate, 10, gates=4)
-    assert gate.parking._queue_tokens(foreseen=False) == 2 * 25 * 16
+    assert gate.parking._queue_tokens() == 2 * 25 * 16
 
 
 def test_the_part_of_a_gate_is_what_it_has_of_all_that_is_promised(make_gate: Maker) -> None:

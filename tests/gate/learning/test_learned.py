@@ -359,19 +359,6 @@ def test_who_would_wait_longer_than_is_worth_it_is_refused_on_arrival(make_gate:
     assert isinstance(long.told[-1], Parked)
 
 
-@pytest.mark.parametrize("queue_tokens", [None, 3200])
-def test_as_many_wait_as_will_go_in_time_unless_tokens_bind_them_by_order(
-    make_gate: MakeGate, arrive: Arrive, queue_tokens: int | None
-) -> None:
-    """Short answers: within the worthwhile wait they take the pool many times over."""
-    engine = taught(make_gate, arrive, queue_tokens=queue_tokens, worthwhile_wait_ns=60 * SECOND)
-    told = [engine.ask(arrive(f"burst-{number}", 64, 400, paced=True), 40)[0] for number in range(200)]
-    bounds = {command.bound for command in told if isinstance(command, Reject)}
-    assert bounds == (set() if queue_tokens is None else {QueueBound.TOKENS})
-    pools = engine.gate.queue.tokens / (100 * 16)
-    assert pools > 8 if queue_tokens is None else pools <= 2
-
-
 def test_a_deadline_counts_instead_of_the_worthwhile_wait(make_gate: MakeGate, arrive: Arrive) -> None:
     engine = taught(make_gate, arrive, tokens=300, worthwhile_wait_ns=SECOND // 10)
     fill(engine, arrive, stop=300)

@@ -136,11 +136,7 @@ def add_flags(parser: argparse.ArgumentParser, without: frozenset[str] = frozens
     )
     admission.add_argument("--margin-blocks", type=int, metavar="N", help="blocks kept back on purpose (default 0)")
     admission.add_argument("--queue-requests", type=int, metavar="N", help="most requests that wait (default 1024)")
-    admission.add_argument(
-        "--queue-tokens",
-        metavar="N",
-        help="most tokens that wait (default: as many as go in time by learned lengths; else twice the pool)",
-    )
+    admission.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
     admission.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
     admission.add_argument(
         "--slo-ttft",

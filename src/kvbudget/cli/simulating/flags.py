@@ -124,11 +124,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     gate.add_argument("--margin-blocks", type=int, metavar="N", help="kept back on purpose (default 0)")
     gate.add_argument("--queue-requests", type=int, metavar="N", help="most that wait (default 1024)")
-    gate.add_argument(
-        "--queue-tokens",
-        metavar="N",
-        help="most tokens that wait (default: as many as go in time by learned lengths; else twice the pool)",
-    )
+    gate.add_argument("--queue-tokens", metavar="N", help="most tokens that wait (default: twice the pool)")
     gate.add_argument("--queue-seconds", type=float, metavar="S", help="longest wait (default 30)")
     gate.add_argument("--default-max-tokens", metavar="N", help="promised where no max_tokens is declared (2048)")
     clients = parser.add_argument_group("clients")

@@ -19,7 +19,6 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger
 from kvbudget.units import Blocks, Tokens
 
-_UNBOUNDED: Final = Tokens(1 << 62)
 _READ_PART: Final = 0.125  # of the longest wait worth having: so long prompts may be read that the engine is given
 _LEAST_READ_NS: Final = 100_000_000  # with less it would stand idle between a first token and the next prompt
 
@@ -92,7 +91,7 @@ class Parking:
                 # What cannot be foreseen is further away than lengths tell anything of.
                 late = expected is None or expected.wait_ns > self._worthwhile_ns(event, now_ns)
                 worthwhile = booked or not late
-        queue_tokens = self._queue_tokens(foreseen=expected is not None)
+        queue_tokens = self._queue_tokens()
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))
         if not worthwhile:
@@ -164,13 +163,9 @@ class Parking:
             return min(deadline_ns, now_ns + closed_ns + config.worthwhile_wait_ns * 11 // 10)
         return deadline_ns
 
-    def _queue_tokens(self, *, foreseen: bool) -> Tokens:
-        """How many may wait. Where the wait is `foreseen`, that is the bound: of short answers an engine serves many
-        pools' worth in the longest wait worth having."""
+    def _queue_tokens(self) -> Tokens:
         if self._config.queue_tokens is not None:
             return self._config.queue_tokens
-        if foreseen:
-            return _UNBOUNDED
         # Of several gates, all together as much as one would.
         ours = self._ledger.pool_blocks // self._promises.gates
         return Tokens(2 * self._ledger.layout.largest_length(Blocks(ours)))
