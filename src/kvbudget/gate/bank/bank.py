@@ -217,7 +217,9 @@ class Bank:
             for line in lines
         }
         given_up = had_blocks - self._charged_for(branch)
-        for line in lines:  # beyond what it had: only if this memory is older than its own, or into a common beginning
+        for (
+            line
+        ) in lines:  # beyond what it had: if this memory is older than its own, into a common beginning, or out of one
             held, free = branch.held[line.account], max(0, self._free(line.account))
             if not line.account.startswith(PREFIX):
                 held.granted += min(line.keeps - held.granted, free)
