@@ -282,7 +282,7 @@ def test_where_the_engine_does_not_share_what_was_common_is_lent_to_nobody_else(
     scene.begin(2, (), 310)
     waits = scene.begin(2, (), 50, waits=True)
     for gate in scene.gates[:2]:
-        gate.handle(Preempted(1), scene.now_ns)
+        gate.handle(Preempted(None), scene.now_ns)
     assert scene.promised()[:2] == [3 * 44, 3 * 44]
     scene.passes(SECOND)
     assert scene.names()[:2] == [[], []]
@@ -296,7 +296,7 @@ def test_what_was_common_is_claimed_until_the_bank_has_answered(scene: Scene) ->
     scene.passes(3 * SECOND)
     replica, name = scene.replicas[0], name_of(COMMON)
     had = replica.branch.slices[BLOCKS]
-    scene.gates[0].handle(Preempted(1), scene.now_ns)
+    scene.gates[0].handle(Preempted(None), scene.now_ns)
     for _ in range(2):  # the first is lost
         call = replica.called(scene.now_ns)
         assert call is not None

@@ -4,8 +4,8 @@ Each gate finds by itself what many of its living prompts begin with. It takes t
 and keeps them under a name that means the same at every gate; the bank charges a name once, however many keep it
 (`gate.bank.bank`), and what is charged more than once is free from then on. So nobody has to be asked before: what the
 gate goes by is the same before and after the call that says so, whether that is heard or not. What is charged here
-again is claimed for the slice in the call that gives up the name: those who live hold it, so
-it is not free for others.
+again is claimed for the slice in the call that gives up the name: those who live hold it, so it is
+not free for others.
 
 While it keeps a name, the gate's promises leave those blocks out (`Ledger.hold_in_common`). If the answer does not
 confirm it, or the engine turns out not to share after all, they are charged here again, and nobody is let in until
