@@ -67,6 +67,25 @@ def test_the_others_are_told_of_what_is_kept_in_common_and_who_keeps_it(bank: An
     assert gates.call("a", 20, x=20).slices == {"blocks": Slice(20, 20), "prefix x": Slice(20, 20)}
 
 
+def test_what_was_common_is_claimed_for_a_slice_before_others_get_it(bank: Any) -> None:
+    gates = Sharers(bank)
+    gates.call("a", 0, needs=60)
+    gates.call("a", 20, x=40)
+    gates.call("b", 0, needs=40)
+    gates.call("c", 0, needs=10)
+    assert gates.gets("a", 60, needs=80) == [60]  # all of it lives, and what it needs beyond is not there
+    assert gates.gets("c", 0, needs=10) == [0]
+
+
+def test_what_is_claimed_for_a_slice_is_not_taken_out_for_another_name_as_well(bank: Any) -> None:
+    gates = Sharers(bank)
+    gates.call("a", 0, needs=60)
+    gates.call("a", 20, x=40)
+    gates.call("b", 0, needs=40)
+    assert gates.gets("a", 60, y=40) == [60, 0]
+    assert gates.gets("a", 20, y=40) == [20, 40]
+
+
 def test_a_beginning_that_has_no_room_is_not_kept_in_part(bank: Any) -> None:
     gates = Sharers(bank)
     gates.call("a", 0, needs=80)

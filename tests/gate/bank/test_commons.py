@@ -271,6 +271,51 @@ def test_where_the_engine_does_not_share_after_all_nothing_is_common(scene: Scen
     assert scene.bank.slice_of("gate-0", name_of(COMMON)) == 0
 
 
+def test_where_the_engine_does_not_share_what_was_common_is_lent_to_nobody_else(
+    make_gate: Maker, arrive: Arriver
+) -> None:
+    scene = Scene(make_gate, arrive, gates=3)
+    for number in (0, 1):
+        for _ in range(3):
+            scene.begin(number)
+    scene.passes(3 * SECOND)
+    scene.begin(2, (), 310)
+    waits = scene.begin(2, (), 50, waits=True)
+    for gate in scene.gates[:2]:
+        gate.handle(Preempted(None), scene.now_ns)
+    assert scene.promised()[:2] == [3 * 44, 3 * 44]
+    scene.passes(SECOND)
+    assert scene.names()[:2] == [[], []]
+    assert waits in scene.gates[2].queue  # what those who live hold after all is not free
+    first, second = [scene.bank.slice_of(f"gate-{number}", BLOCKS) for number in (0, 1)]
+    assert 2 * 12 + 40 <= first + second <= POOL - 310
+
+
+def test_what_was_common_is_claimed_until_the_bank_has_answered(scene: Scene) -> None:
+    names = [scene.begin(0) for _ in range(3)]
+    scene.passes(3 * SECOND)
+    replica, name = scene.replicas[0], name_of(COMMON)
+    had = replica.branch.slices[BLOCKS]
+    scene.gates[0].handle(Preempted(None), scene.now_ns)
+    for _ in range(2):  # the first is lost
+        call = replica.called(scene.now_ns)
+        assert call is not None
+        assert call.lines[0].account == BLOCKS
+        assert call.lines[0].keeps == had + 40
+        assert name not in [line.account for line in call.lines]
+        assert replica.branch.slices[BLOCKS] == had  # it goes by no more before
+        assert scene.gates[0].slice_at(scene.now_ns)[0] == had
+        replica.branch.failed()
+    call = replica.called(scene.now_ns)
+    scene.answer(0, call)
+    assert replica.branch.slices[BLOCKS] >= 3 * 44
+    for one in names:
+        scene.end(0, one)
+    call = replica.called(scene.now_ns)
+    assert call is not None
+    assert call.lines[0].keeps < 3 * 44
+
+
 def test_who_has_promised_beyond_its_slice_takes_nothing_out_of_it(scene: Scene) -> None:
     for _ in range(3):
         scene.begin(0)

@@ -249,7 +249,11 @@ local function keep(branch, lines)
   for _, line in ipairs(lines) do
     local held, room = branch.h[line.account], math.max(0, free(line.account))
     if not is_prefix(line.account) then
-      held.g = held.g + math.min(line.keeps - held.g, room)
+      local more = math.min(line.keeps - held.g, room)
+      held.g = held.g + more
+      if line.account == 'blocks' then  -- what it gave up has gone into that first
+        given_up = given_up - more
+      end
     elseif held.g < line.keeps then
       local kept, charged_before = held.g, charged_for(branch)
       held.g, common = line.keeps, nil

@@ -28,7 +28,11 @@ _MEANINGS: Final = {
     "MISCONF": _Meaning("takes no writes, since it cannot save", "look at its disk and its log"),
     "BUSY": _Meaning("is busy with somebody's script", "SCRIPT KILL ends that; give the ledger a server of its own"),
     "CLUSTERDOWN": _Meaning("is of a cluster that is down", "CLUSTER INFO says which slots nobody serves", True),
-    "KVBUDGET": _Meaning("cannot use what is stored", "run one version of gates, or name another ledger: ?name="),
+    "KVBUDGET": _Meaning(
+        "cannot use what is stored",
+        "name another ledger with ?name=, or, when no gate of the other version runs any more, delete the pool's key: "
+        "docs/how-to/shared-ledger.md",
+    ),
     "WRONGTYPE": _Meaning("holds something else under the ledger's key", "name another ledger with ?name="),
 }  # fmt: skip
 # What a user may not do inside of a script is told without a code: Redis 7.0 and Valkey 9.1.

@@ -217,10 +217,15 @@ class Bank:
             for line in lines
         }
         given_up = had_blocks - self._charged_for(branch)
-        for line in lines:  # beyond what it had: only if this memory is older than its own, or into a common beginning
+        for (
+            line
+        ) in lines:  # beyond what it had: if this memory is older than its own, into a common beginning, or out of one
             held, free = branch.held[line.account], max(0, self._free(line.account))
             if not line.account.startswith(PREFIX):
-                held.granted += min(line.keeps - held.granted, free)
+                more = min(line.keeps - held.granted, free)
+                held.granted += more
+                if line.account == BLOCKS:  # what it gave up has gone into that first
+                    given_up -= more
             elif held.granted < line.keeps:
                 kept, charged = held.granted, self._charged_for(branch)
                 held.granted = line.keeps

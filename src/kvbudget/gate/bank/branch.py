@@ -2,7 +2,7 @@
 
 A slice is lowered before the bank is told, and raised only by the answer to the last call, within the lease that this
 call began: by the clock of this gate, from when the call was made. When the lease is over, the slice is nothing, and
-what was promised out of it is claimed again.
+what was promised out of it is claimed again; so is what was kept in common and is promised here after all.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ _NEVER_NS: Final = -(1 << 62)
 class Stand(NamedTuple):
     """One account, as the gate stands. `limit`: what there is for all gates. `promised`: now. `needs`: with the first
     that waits, at least `promised`. `reserve`: what it would like to have beside that for those who come next.
-    `told_only`: it is told what is promised, and nothing is asked for."""
+    `told_only`: it is told what is promised, and nothing is asked for. `claims`: of what it kept under other accounts
+    until now, so much is to be its slice again, as far as it is promised."""
 
     account: str
     limit: int
@@ -27,6 +28,7 @@ class Stand(NamedTuple):
     needs: int
     reserve: int
     told_only: bool = False
+    claims: int = 0
 
 
 class Branch:
@@ -88,6 +90,7 @@ class Branch:
             keeps = stand.promised if lost else self._keeps(stand)
             if not lost:
                 slices[stand.account] = keeps
+                keeps = max(keeps, min(stand.promised, keeps + stand.claims))
             wants = stand.needs if self.short else stand.needs + stand.reserve
             lines.append(Line(stand.account, stand.limit, keeps, max(stand.needs, stand.promised), max(wants, keeps),
                               stand.promised))  # fmt: skip

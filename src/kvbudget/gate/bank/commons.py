@@ -3,7 +3,9 @@
 Each gate finds by itself what many of its living prompts begin with. It takes the blocks of that out of its own slice
 and keeps them under a name that means the same at every gate; the bank charges a name once, however many keep it
 (`gate.bank.bank`), and what is charged more than once is free from then on. So nobody has to be asked before: what the
-gate goes by is the same before and after the call that says so, whether that is heard or not.
+gate goes by is the same before and after the call that says so, whether that is heard or not. What is charged here
+again is claimed for the slice in the call that gives up the name: those who live hold it, so it is
+not free for others.
 
 While it keeps a name, the gate's promises leave those blocks out (`Ledger.hold_in_common`). If the answer does not
 confirm it, or the engine turns out not to share after all, they are charged here again, and nobody is let in until
@@ -40,12 +42,19 @@ class Commons:
         self._next_look_ns = 0
         self._seen_ns: dict[str, int] = {}  # since when many have what a name stands for
         self._idle_since_ns: dict[str, int] = {}  # by name
+        self._confirmed: dict[str, int] = {}  # by the last answer: blocks of each name
 
     def stands(self) -> list[Stand]:
         """To tell the bank."""
         ledger = self._gate.ledger
         blocks = {name: ledger.common_blocks_of(len(keys)) for name, keys in ledger.commons.items()}
         return [Stand(name, 0, most, most, 0, told_only=True) for name, most in blocks.items()]
+
+    @property
+    def given_up_blocks(self) -> int:
+        """Of names that the bank keeps for us by its last answer, and that are charged here again."""
+        commons = self._gate.ledger.commons
+        return sum([blocks for name, blocks in self._confirmed.items() if name not in commons])
 
     def review(self, now_ns: int, *, is_short: bool) -> None:
         """Give up what is not needed any more, and take out of the slice what many hold by now. `is_short`: somebody
@@ -68,9 +77,10 @@ class Commons:
 
     def confirmed(self) -> None:
         """The bank has answered to the last call: what it does not charge for us is charged here again."""
-        ledger = self._gate.ledger
+        ledger, slices = self._gate.ledger, self._branch.slices
+        self._confirmed = {name: slices[name] for name in slices if name.startswith(PREFIX)}
         for name, keys in list(ledger.commons.items()):
-            if self._branch.slices.get(name, 0) < ledger.common_blocks_of(len(keys)):
+            if slices.get(name, 0) < ledger.common_blocks_of(len(keys)):
                 self._gate.promises.pay_again(name)
 
     def pay_all_again(self) -> None:

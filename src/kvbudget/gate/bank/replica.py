@@ -245,7 +245,14 @@ class Replica:
         limit = ledger.pool_blocks - (0 if alone else gate.promises.taken_blocks)
         most = gate.config.max_num_seqs
         stands = [
-            Stand(BLOCKS, limit, blocks, min(needs_blocks, ledger.pool_blocks), _reserve(blocks, limit)),
+            Stand(
+                BLOCKS,
+                limit,
+                blocks,
+                min(needs_blocks, ledger.pool_blocks),
+                _reserve(blocks, limit),
+                claims=self.commons.given_up_blocks,
+            ),
             Stand(SEQUENCES, most, sequences, min(needs_sequences, most), _reserve(sequences, most)),
             *self._tenants(now_ns),
             *self.commons.stands(),

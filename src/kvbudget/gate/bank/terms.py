@@ -17,8 +17,9 @@ class Line(NamedTuple):
     """One account as a gate tells of it.
 
     `limit`: what there is for all gates together, as far as this one knows. `keeps`: of its slice; it has given up the
-    rest before it says so. `needs`: for what it has promised and for the first that waits; where that is more than
-    `keeps`, it asks. `wants`: what it would like to have beyond that, if nobody lacks anything; at least `needs`.
+    rest before it says so. More than its slice: what the bank may have forgotten, or what it has kept in common until
+    now and has promised by itself. `needs`: for what it has promised and for the first that waits; where that is more
+    than `keeps`, it asks. `wants`: what it would like to have beyond that, if nobody lacks anything; at least `needs`.
     `promised`: of its slice, now.
     """
 
