@@ -64,8 +64,8 @@ class ReturnPace:
     """What was let in of one tenant and class, and what of it is still to come."""
 
     __slots__ = (
-        "_alone", "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks", "hindsight",
-        "share", "told",
+        "_alone", "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks",
+        "hindsight", "share", "told",
     )  # fmt: skip
 
     def __init__(self, share: ReturnShare, now_ns: int) -> None:
