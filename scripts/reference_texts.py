@@ -14,7 +14,7 @@ REFUSALS = {
     Refusal.UNKNOWN_MODEL: "No configured engine serves a model of this name, nor stands in for it. `GET /v1/models` lists them.",
     Refusal.BAD_REQUEST: "Body or headers cannot be understood, or ask for what the gate cannot account for. See error codes.",
     Refusal.TENANT_TOO_LARGE: "More blocks than its tenant may reserve at all (`max_blocks`).",
-    Refusal.TENANT_SHARE: "No room beside what others need, and its tenant has more than its share already.",
+    Refusal.TENANT_SHARE: "No room, and its tenant has more than its share already beside others who asked lately.",
     Refusal.TENANT_BLOCKS: "Its tenant has reserved as many blocks as it may (`max_blocks`).",
     Refusal.TENANT_TOKENS: "Its tenant has taken its tokens of this minute (`tokens_per_minute`).",
     Refusal.POOL_FULL: "No room now, and queueing is switched off.",

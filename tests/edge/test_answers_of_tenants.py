@@ -23,7 +23,7 @@ def answer(refusal: Refusal, limit: int = 0) -> tuple[int, dict[bytes, bytes], s
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
-        (Refusal.TENANT_SHARE, "more than its share"),
+        (Refusal.TENANT_SHARE, "more than its share of the pool beside others who asked lately;"),
         (Refusal.TENANT_BLOCKS, "max_blocks"),
         (Refusal.TENANT_TOKENS, "tokens_per_minute"),
     ],

@@ -1,6 +1,7 @@
 """Who was told to come back, by one instance of several."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,3 +86,18 @@ def test_one_that_does_not_read_what_was_counted_is_not_asked(told_by_y: Any) ->
     assert told_by_y.push(
         asked("a.2", counts={told_by_y.at("x").vocabulary: Counted((Tokens(48),), True, False, ())})
     ) == ["a.2>x"]
+
+
+def test_it_waits_elsewhere_where_who_told_it_has_no_place_in_its_queue(told_by_y: Any) -> None:
+    fill(told_by_y, "x", "y")
+    gate = told_by_y.at("y").gate
+    gate.configure(replace(gate.config, queue_requests=0))
+    assert told_by_y.push(asked("a.2")) == ["a.2..x"]
+    assert not is_expected(told_by_y)
+
+
+def test_it_waits_at_who_told_it_however_long_as_it_has_waited_already(told_by_y: Any) -> None:
+    fill(told_by_y, "x", "y")
+    gate = told_by_y.at("y").gate
+    gate.configure(replace(gate.config, worthwhile_wait_ns=1))
+    assert told_by_y.push(asked("a.2")) == ["a.2..y"]

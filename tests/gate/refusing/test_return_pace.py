@@ -1,11 +1,15 @@
 """How soon one more may be told to come back."""
 
+from itertools import pairwise
 from math import exp, log
 
 import pytest
 
 from kvbudget.gate.refusing.return_pace import (
     AFTER,
+    ALONE_NS,
+    CROWD,
+    CROWD_PART,
     FEW_SHARE,
     MEMORY,
     PART,
@@ -125,3 +129,57 @@ def test_as_many_find_room_as_would_at_that_pace(pace_s: float, age_s: float) ->
     t = _sooner(pace_ns, int(age_s * 1e9))
     assert 0 < t <= pace_ns
     assert t + (AFTER - 1) * (t - age * log(1 + t / age)) == pytest.approx(pace_ns, rel=1e-3)
+
+
+def crowd(pace: ReturnPace, at_ns: int) -> list[float]:
+    """What 60 are told who come at one moment, in s; what is let in in a second is room for one of them."""
+    told = []
+    for _ in range(60):
+        pace.refused(at_ns)
+        told.append(pace.after_others_ns(100, WAIT_NS, at_ns) / SECOND)
+        pace.coming_blocks += 100
+    pace.coming_blocks -= 60 * 100
+    return told
+
+
+def busy(now_ns: int) -> ReturnPace:
+    """100 blocks were let in each second for a minute before."""
+    pace = ReturnPace(known(), now_ns - 60 * SECOND)
+    for second in range(60):
+        pace.let_in(100, now_ns + (second - 59) * SECOND)
+    return pace
+
+
+def test_of_a_crowd_half_of_what_is_let_in_is_theirs() -> None:
+    told = crowd(busy(LONG), LONG)
+    assert told == sorted(told)
+    steps = [later - sooner for sooner, later in pairwise(told)]
+    assert steps[PROBES] > 1.2 / CROWD_PART  # the first of it go as in any overload
+    assert steps[10:] == pytest.approx([1.0 / CROWD_PART] * len(steps[10:]), rel=0.06)
+
+
+def test_a_crowd_after_another_one_is_told_as_if_more_were_to_come() -> None:
+    pace = busy(LONG)
+    first = crowd(pace, LONG)
+    again_ns = LONG + 2 * QUIET_NS
+    for second in range(20):
+        pace.let_in(100, LONG + second * SECOND)
+    assert crowd(pace, again_ns)[-1] > 1.5 * first[-1]
+
+
+def test_a_crowd_long_after_another_one_is_told_as_the_first() -> None:
+    pace = busy(LONG)
+    first = crowd(pace, LONG)
+    again_ns = LONG + ALONE_NS + SECOND
+    for second in range(122):
+        pace.let_in(100, LONG + second * SECOND)
+    assert crowd(pace, again_ns)[PROBES:] == pytest.approx(first[PROBES:], rel=0.05)
+
+
+def test_what_is_to_come_of_a_steady_overload_is_no_crowd() -> None:
+    pace = busy(LONG)
+    pace.refused(LONG - 5 * SECOND)
+    for _ in range(4):
+        pace.refused(LONG)
+    pace.coming_blocks = int(CROWD * 5 * 100)
+    assert pace.after_others_ns(100, WAIT_NS, LONG) >= 0.8 * _sooner(CROWD * 5 * SECOND / PART, 5 * SECOND + WAIT_NS)

@@ -227,7 +227,7 @@ class Refuser:
         why = {
             Refusal.POOL_FULL: "and queueing is off",
             Refusal.QUEUE_FULL: f"and {_met_bound(reject)}",
-            Refusal.TENANT_SHARE: "and its tenant has more than its share of the pool, while others need theirs",
+            Refusal.TENANT_SHARE: "and its tenant has more than its share of the pool beside others who asked lately",
             Refusal.TENANT_BLOCKS: f"and its tenant would have reserved more than it may{_tenant_limit(reject)}",
             Refusal.DEADLINE: f"and no room came free within {reject.waited_ns / 1e9:.1f} s of waiting",
         }[reject.refusal]

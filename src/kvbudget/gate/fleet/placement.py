@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvbudget.gate.events import Arrived
 from kvbudget.gate.fleet.member import Member
 from kvbudget.gate.fleet.tiers import Able, able_to
-from kvbudget.gate.waiting.prospect import prospect_of, room_for
+from kvbudget.gate.waiting.prospect import Prospect, prospect_of, room_for
 
 
 class Verdict(Enum):
@@ -48,11 +48,11 @@ def choose(
     found = with_room(event, expecting, now_ns) or with_room(event, takers, now_ns)
     if found is not None:
         return Choice(Verdict.GOES, found)
-    for kind in (expecting, takers):
-        lenders = [one for one in kind if may_lend(one)]
-        if lenders:
-            return Choice(Verdict.WAITS, _soonest(event, lenders, now_ns))
-    return Choice(Verdict.NOBODY, None)
+    lenders = [one for one in takers if may_lend(one)]
+    if not lenders:
+        return Choice(Verdict.NOBODY, None)
+    honouring = [one for one in expecting if may_lend(one) and _prospect(event, one, now_ns).may_wait]
+    return Choice(Verdict.WAITS, _soonest(event, honouring or lenders, now_ns))
 
 
 def come(event: Arrived, chosen: Member, members: Sequence[Member], now_ns: int) -> None:
@@ -107,10 +107,14 @@ def _soonest(event: Arrived, takers: Sequence[Able], now_ns: int) -> Able:
         return first[0]
 
     def wait(one: Able) -> tuple[bool, int, int]:
-        prospect = prospect_of(one.member.gate, one.member.own(event), now_ns)
+        prospect = _prospect(event, one, now_ns)
         return not prospect.may_wait, prospect.wait_ns, one.member.turn
 
     return min(first, key=wait)
+
+
+def _prospect(event: Arrived, one: Able, now_ns: int) -> Prospect:
+    return prospect_of(one.member.gate, one.member.own(event), now_ns)
 
 
 def _kinds(takers: Sequence[Able]) -> Iterator[list[Able]]:

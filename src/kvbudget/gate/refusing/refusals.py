@@ -19,7 +19,7 @@ class Refusal(StrEnum):
     DEADLINE = "deadline"  # waited in the queue until its deadline
     ENGINE_BUSY = "engine_busy"  # the engine itself refused it for overload, by limits of its own
     LOGPROBS_FULL = "logprobs_full"  # logprobs of other prompts are being computed; found at the edge, before the gate
-    TENANT_SHARE = "tenant_share"  # no room beside what others need, and its tenant has more than its share already
+    TENANT_SHARE = "tenant_share"  # no room, and its tenant has more than its share beside others who asked lately
     TENANT_BLOCKS = "tenant_blocks"  # its tenant has reserved as many blocks as it may
     TENANT_TOKENS = "tenant_tokens"  # its tenant has taken its tokens of this minute
     # Not here.

@@ -5,6 +5,11 @@ over coming for the first time. Until the overload ends: nobody knows when, and 
 likely as not to last as long again. Afterwards there is room for AFTER times as many. Both together tell how many will
 have found room until when, and so when the next one will.
 
+No steady load asks within a second for what takes half a minute: that is a crowd, and behind it half of the engine is
+free, as far as anybody knows. So of those who are to come, as many as would in CROWD times as long as the overload has
+lasted go by the rule above, and those beyond at CROWD_PART of what is let in. But not where overload was shortly
+before: then the next crowd may come as well, and find no room.
+
 Where that told too late, or too early, it is corrected (`gate.refusing.return_hindsight`).
 
 Whoever does not come back takes nobody's room. How many do is learned. Before, most are thought to, as clients do that
@@ -19,6 +24,9 @@ from kvbudget.gate.refusing.return_hindsight import ReturnHindsight
 
 PART: Final = 0.06  # of the blocks let in
 AFTER: Final = 3.0  # times as much, when the overload has ended
+CROWD: Final = 3.0
+CROWD_PART: Final = 0.5  # of the blocks let in
+ALONE_NS: Final = 120 * 10**9  # without a refusal before: everybody has come who was told a time
 QUIET_NS: Final = 10 * 10**9  # without a refusal: it has ended
 START_SHARE: Final = 0.8
 START_WEIGHT: Final = 0.5  # clients for whom that counts
@@ -56,8 +64,8 @@ class ReturnPace:
     """What was let in of one tenant and class, and what of it is still to come."""
 
     __slots__ = (
-        "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks", "hindsight",
-        "share", "told",
+        "_alone", "_begun_ns", "_let_in", "_let_in_ns", "_refused_ns", "_since_ns", "booked", "coming_blocks",
+        "hindsight", "share", "told",
     )  # fmt: skip
 
     def __init__(self, share: ReturnShare, now_ns: int) -> None:
@@ -69,6 +77,7 @@ class ReturnPace:
         self._let_in = 0.0  # blocks, fading
         self._let_in_ns = self._begun_ns = now_ns
         self._since_ns = now_ns  # the overload
+        self._alone = True  # no other one was shortly before it
         self._refused_ns = now_ns
 
     def let_in(self, blocks: int, now_ns: int) -> None:
@@ -84,8 +93,10 @@ class ReturnPace:
 
     def refused(self, now_ns: int) -> None:
         """One more is told a time."""
-        if now_ns - self._refused_ns > QUIET_NS:
+        quiet_ns = now_ns - self._refused_ns
+        if quiet_ns > QUIET_NS:
             self._since_ns = now_ns
+            self._alone = self.told == 0 or quiet_ns > ALONE_NS
         self._refused_ns = now_ns
         self.told += 1
 
@@ -95,8 +106,11 @@ class ReturnPace:
         expected = self.share.expected * self.coming_blocks
         if expected <= 0.0 or self.told <= PROBES:
             return 0.0
-        pace_ns = expected / (PART * self.blocks_per_ns(blocks, now_ns))
-        return self.hindsight.factor * _sooner(pace_ns, now_ns - self._since_ns + wait_ns)
+        whole_ns = expected / self.blocks_per_ns(blocks, now_ns)  # if nobody else were let in
+        age_ns = now_ns - self._since_ns
+        steady_ns = min(whole_ns, CROWD * max(_YOUNGEST_NS, age_ns)) if self._alone else whole_ns
+        crowd_ns = (whole_ns - steady_ns) / CROWD_PART
+        return self.hindsight.factor * (_sooner(steady_ns / PART, age_ns + wait_ns) + crowd_ns)
 
 
 def _sooner(pace_ns: float, age_ns: int) -> float:

@@ -38,7 +38,8 @@ def prospect_of(gate: "Gate", event: Arrived, now_ns: int) -> Prospect:
     resolved = gate.resolver.resolve(event)
     assert not isinstance(resolved, Refusal)  # noqa: S101 - the caller has looked
     footprint, peak_blocks = resolved
-    place = gate.parking.place(event, footprint, peak_blocks, now_ns, booked=False)
+    booked = gate.returns.due(event, now_ns) is not None
+    place = gate.parking.place(event, footprint, peak_blocks, now_ns, booked=booked)
     expected_ns = place.expected.wait_ns if isinstance(place, Place) else 0
     wait_ns = expected_ns or gate.rejections.turnover_ns(event, footprint, now_ns)
     return Prospect(isinstance(place, Place), max(wait_ns, gate.busy_until_ns - now_ns))
