@@ -39,7 +39,7 @@ class World:
     """One gate, and who lives behind it, by one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random = Random(seed)  # noqa: S311 - the same every time
+        self.random = random = Random(seed)
         self.now_ns = 0
         self.names = 0
         self.runs: dict[str, int] = {}  # who was forwarded: tokens that it makes

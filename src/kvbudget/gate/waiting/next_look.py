@@ -14,7 +14,6 @@ from kvbudget.gate.waiting.parking import Parking
 from kvbudget.gate.waiting.queue import Queue
 from kvbudget.gate.waiting.why import Why
 
-
 _FOR_EVER_NS: Final = 1 << 61
 
 
