@@ -2,7 +2,7 @@
 
 from kvbudget.gate.commands import Command
 from kvbudget.gate.config import GateConfig
-from kvbudget.gate.events import CacheChanged, CapacityChanged, Ended, PoolHeld, Preempted
+from kvbudget.gate.events import Arrived, CacheChanged, CapacityChanged, Ended, PoolHeld, Preempted
 from kvbudget.gate.learning.learned import LearnedPolicy
 from kvbudget.gate.learning.margin import HIGHEST
 from kvbudget.gate.policies import Policy
@@ -11,7 +11,8 @@ from kvbudget.gate.refusing.refusals import Outcome, Refusal
 from kvbudget.gate.resolve import Resolver
 from kvbudget.gate.tenants.fairness import Fairness
 from kvbudget.gate.waiting.expectation import Expectation
-from kvbudget.gate.waiting.queue import Queue, Waiting
+from kvbudget.gate.waiting.queue import Demand, Queue, Waiting
+from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.units import Tokens
 
@@ -109,5 +110,12 @@ class EngineReports:
                 hopeless.append((waiting, resolved))
             else:
                 arrived = waiting.arrived._replace(prefix=()) if keys_are_old else waiting.arrived
-                self._queue.replace(waiting, waiting.resolved_as(arrived, *resolved))
+                demand = self._demand(arrived, resolved[0])
+                self._queue.replace(waiting, waiting.resolved_as(arrived, *resolved, demand))
         return hopeless
+
+    def _demand(self, arrived: Arrived, footprint: Footprint) -> Demand | None:
+        """What one who waits will take: whoever comes next waits for that."""
+        if self._config.policy is not Policy.LEARNED:
+            return None
+        return self._learned.demand(arrived, footprint, self._promises.credit(arrived, footprint))

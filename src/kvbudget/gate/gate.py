@@ -74,7 +74,6 @@ from kvbudget.units import Blocks, Tokens
 
 __all__ = ["RECHECK_NS", "Gate", "GateConfig", "outcome_of"]
 
-_TICK: Final = Tick()
 _FOR_EVER_NS: Final = 1 << 61  # a machine word where this is compiled
 _DOWN_RETRY_NS: Final = 5_000_000_000  # a restarting engine takes longer than that, but it may be only a blink
 
@@ -128,7 +127,7 @@ class Gate:
             SliceChanged: self._slice_changed,
             BackendChanged: self._backend_changed,
             DrainStarted: self._drain_started,
-            Tick: self._tick,
+            Tick: self._time_passed,
         }
 
     def configure(self, config: GateConfig) -> None:
@@ -185,7 +184,7 @@ class Gate:
         deadline_ns, tail_ns = self.queue.next_deadline_ns(), self.tails.first_ns
         if deadline_ns is not None:
             wake_ns = min(wake_ns, deadline_ns)
-            wake_ns = min(wake_ns, self._slice_until_ns)
+            wake_ns = min(wake_ns, self._slice_until_ns, self.next_look.at_latest_ns)
         return wake_ns if tail_ns is None else min(wake_ns, tail_ns)
 
     @property
@@ -247,7 +246,7 @@ class Gate:
         if event.request_id in self.queue or self.ledger.get(event.request_id) is not None:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
         # What is due comes first; an idle gate has nothing due.
-        commands = self._tick(_TICK, now_ns) if self.tails.due or self.queue.in_order else []
+        commands = self._tick(now_ns) if self.tails.due or self.queue.in_order else []
         if self.draining:
             return [*commands, self.rejections.reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
         if not self.backend_up:
@@ -308,8 +307,11 @@ class Gate:
         commands.append(Parked(event.request_id, self.queue.push(waiting)))
         self.queue.whys[waiting.key] = self.trial.why
         self.next_look.wait_for_prompts(now_ns)
-        if lacks_room and self.overtaking.head is None and self.fairness.lacks_room(event, event.priority, None):
+        nobody_lacks_room = self.overtaking.head is None
+        if lacks_room and nobody_lacks_room and self.fairness.lacks_room(event, event.priority, None):
             self.overtaking.lacks_room(waiting)
+        elif nobody_lacks_room:  # those before it, or others, are in its way: a look tells whether they are still
+            self.next_look.not_later_than(now_ns + RECHECK_NS)
         return commands
 
     # It is forwarded
@@ -350,12 +352,13 @@ class Gate:
             return []
         self.lane.read(request_id, now_ns)
         look = self.next_look.for_prompts or self.fairness.waits_for_prompts
-        return self._tick(_TICK, now_ns, look=True) if look else []
+        return self._tick(now_ns, look=True) if look else []
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.learned.pace_lost(self.promises.lose_pace(event.request_id))
         self.lane.lost(event.request_id, now_ns)
-        return self._tick(_TICK, now_ns, look=True) if self.next_look.for_prompts else []
+        look = self.next_look.for_prompts or self.fairness.waits_for_prompts
+        return self._tick(now_ns, look=True) if look else []
 
     # It ends
 
@@ -378,7 +381,7 @@ class Gate:
             self.tails.add(event.request_id, now_ns + self.config.abort_tail_ns)
         if not queue.in_order and not self.tails.due and self.next_look.due_ns is None:
             return []  # nobody waits, and nothing is due
-        return self._tick(_TICK, now_ns, look=True)
+        return self._tick(now_ns, look=True)
 
     def move_away(self, request_id: str, now_ns: int) -> list[Command]:
         """One who waits does so here no more, but goes on: its tokens of this minute stay taken."""
@@ -386,23 +389,23 @@ class Gate:
         head = self.queue.head()
         was_head = head is not None and head.arrived.request_id == request_id
         self.queue.remove(request_id)
-        return self._tick(_TICK, now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
+        return self._tick(now_ns, look=was_head or self.fairness.binds)  # without it, the next one may fit
 
     # The engine tells
 
     def look(self, now_ns: int) -> list[Command]:
         """Try those who wait: something that this gate does not hear of may have made room."""
-        return self._tick(_TICK, self._come_to(now_ns), look=True) if self.queue else []
+        return self._tick(self._come_to(now_ns), look=True) if self.queue else []
 
     def end_tails(self, now_ns: int) -> list[Command]:
         """The engine is another process by now: what was cut off holds nothing there any more."""
         now_ns = self._come_to(now_ns)
         self.tails.end_all(now_ns)
-        return self._tick(_TICK, now_ns)
+        return self._tick(now_ns)
 
     def _room_taken(self, event: RoomTaken, now_ns: int) -> list[Command]:
         more_room = self.promises.room_taken(event.blocks)
-        return self._tick(_TICK, now_ns, look=more_room and bool(self.queue))
+        return self._tick(now_ns, look=more_room and bool(self.queue))
 
     def _engine_busy(self, event: EngineBusy, now_ns: int) -> list[Command]:
         self.trial.busy_until_ns = event.until_ns
@@ -416,7 +419,7 @@ class Gate:
             self.rejections.throw_out(waiting, refusal, now_ns, retry_after_ns=0)
             for waiting, refusal in self.engine_reports.capacity_changed(event)
         ]
-        return commands + self._tick(_TICK, now_ns, look=True)
+        return commands + self._tick(now_ns, look=True)
 
     def _slice_changed(self, event: SliceChanged, now_ns: int) -> list[Command]:
         self._slice_until_ns = event.until_ns
@@ -427,12 +430,12 @@ class Gate:
         limits = self.fairness.limits
         if limits is not None and event.tenants_elsewhere is not None:
             more = limits.shared(event.tenants_elsewhere, event.gates, event.tokens_elsewhere or {}, now_ns) or more
-        return self._tick(_TICK, now_ns, look=more and bool(self.queue))
+        return self._tick(now_ns, look=more and bool(self.queue))
 
     def _backend_changed(self, event: BackendChanged, now_ns: int) -> list[Command]:
         self.backend_up = event.up
         if event.up:
-            return self._tick(_TICK, now_ns, look=True)
+            return self._tick(now_ns, look=True)
         return self._throw_out_all(Refusal.NO_BACKEND, now_ns, _DOWN_RETRY_NS)
 
     def _throw_out_all(self, refusal: Refusal, now_ns: int, retry_ns: int) -> list[Command]:
@@ -442,11 +445,14 @@ class Gate:
 
     def _drain_started(self, event: DrainStarted, now_ns: int) -> list[Command]:
         self.draining = True
-        return self._tick(_TICK, now_ns)
+        return self._tick(now_ns)
 
     # Time passes, room comes back
 
-    def _tick(self, event: Tick, now_ns: int, *, look: bool = False) -> list[Command]:
+    def _time_passed(self, event: Tick, now_ns: int) -> list[Command]:
+        return self._tick(now_ns)
+
+    def _tick(self, now_ns: int, *, look: bool = False) -> list[Command]:
         """Do what is due. Who waits is only looked at when room may have come: arrivals make none."""
         while (request_id := self.tails.take_due(now_ns)) is not None:
             self.fairness.gone(self.promises.take_back(request_id), None, now_ns)
@@ -488,7 +494,7 @@ class Gate:
             )
         again_ns = self.fairness.look_again_ns(now_ns) if self.queue else None
         if again_ns is not None:
-            self.next_look.by(again_ns)
+            self.next_look.not_later_than(again_ns)
         return commands
 
     # It is refused

@@ -140,3 +140,13 @@ def test_nobody_has_more_than_one_long_prompt_there_or_a_few_short_ones() -> Non
     lane.read("r2", 1)
     assert lane.has_own_room("a", 10**6, 128)
     assert lane._own == {}
+
+
+def test_a_saved_pace_is_at_most_a_second_a_token() -> None:
+    lane = lane_of()
+    lane.resume(1e18)
+    assert lane.takes_ns(3) == 3 * 10**9
+    for number in range(100):  # and is learned anew
+        lane.joined(f"r{number}", "t", 10_000, number * 10**9, watched=True)
+        lane.read(f"r{number}", number * 10**9 + STEP_NS + 10**7)
+    assert lane.takes_ns(1) < 10**8

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvbudget.gate.commands import Command, Forward, Parked, Reject
-from kvbudget.gate.events import Arrived, Ended, PaceLost, Progressed, Tick
+from kvbudget.gate.events import Arrived, CapacityChanged, Ended, PaceLost, Progressed, Tick
 from kvbudget.gate.gate import RECHECK_NS, Gate
 from kvbudget.gate.policies import Policy
 from kvbudget.gate.refusing.refusals import Outcome, QueueBound, Refusal
@@ -113,3 +113,26 @@ def test_once_prompts_are_read_who_waits_for_room_is_looked_at_as_progress_makes
     assert names(gate.handle(Progressed("long", 1), SECOND)) == []  # its prompt is read, and there is no room
     assert names(gate.handle(Progressed("long", 1), SECOND)) == []
     assert gate.next_wake_ns == SECOND + RECHECK_NS
+
+
+@pytest.mark.parametrize("told_again", [False, True])
+def test_before_any_answer_has_ended_who_would_wait_too_long_for_prompts_is_told_so_when_it_comes(
+    make_gate: MakeGate, arrive: Arrive, told_again: bool
+) -> None:
+    gate = make_gate(10_000, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND, enough_answers=1.0)
+    gate.lane.resume(200_000.0)
+    for number in range(10):
+        gate.handle(arrive(f"r{number}", 1000, 16, paced=True), 0)
+    if told_again:  # the same pool: who waits is judged anew, and is ahead as before
+        gate.handle(CapacityChanged(gate.ledger.layout, gate.ledger.usable_blocks, None), 0)
+    told = [gate.handle(arrive(f"late{number}", 1000, 16, paced=True), 0)[0] for number in range(30)]
+    waiting = [command for command in told if isinstance(command, Parked)]
+    assert 12 <= len(waiting) <= 14  # 4 s are 20 prompts, of which 7 wait already
+    refused = [command for command in told if isinstance(command, Reject)]
+    assert {(command.refusal, command.bound) for command in refused} == {(Refusal.QUEUE_FULL, QueueBound.SECONDS)}
+
+
+def test_by_a_mere_guess_of_the_pace_nobody_is_refused(make_gate: MakeGate, arrive: Arrive) -> None:
+    gate = make_gate(100_000, Policy.LEARNED, worthwhile_wait_ns=4 * SECOND, enough_answers=1.0)
+    told = [gate.handle(arrive(f"r{number}", 10_000, 16, paced=True), 0)[0] for number in range(30)]
+    assert [type(command) for command in told] == [Forward] * 2 + [Parked] * 28

@@ -46,7 +46,7 @@ def test_other_lengths_keep_the_place_and_move_the_sums(arrive: Arrive) -> None:
     first = waiting(arrive("a", 16), 1)
     queue.push(first)
     queue.push(waiting(arrive("b", 16), 2))
-    queue.replace(first, first.resolved_as(first.arrived, Footprint((Tokens(16),), Tokens(4)), Blocks(1)))
+    queue.replace(first, first.resolved_as(first.arrived, Footprint((Tokens(16),), Tokens(4)), Blocks(1), None))
     head = queue.head()
     assert head is not None
     assert (head.arrived.request_id, head.footprint.max_new_tokens) == ("a", 4)

@@ -15,6 +15,7 @@ from typing import Final
 from kvbudget.gate.learning.pace import Pace
 
 START_NS_PER_TOKEN: Final = 50_000.0
+MOST_NS_PER_TOKEN: Final = 1e9  # slower than any engine reads: a pace that was saved may be one of nobody's
 _FEW_TOKENS: Final = 128  # are read in no more time than a step takes
 _START_TOKENS: Final = 2048.0  # of what is learned, so many are made up at first
 _MEMORY: Final = 64.0  # first tokens
@@ -40,8 +41,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_is_known", "_ns", "_own", "_pace", "_since_ns", "_tokens", "_unread", "_unread_tokens", "_unwatched",
-        "_unwatched_until_ns", "ns_per_token",
+        "_ns", "_own", "_pace", "_since_ns", "_tokens", "_unread", "_unread_tokens", "_unwatched",
+        "_unwatched_until_ns", "is_known", "ns_per_token",
     )  # fmt: skip
 
     def __init__(self, pace: Pace) -> None:
@@ -53,16 +54,16 @@ class Lane:
         # Whose first token nobody sees: (when each is thought to be read, how long that takes), and when all are.
         self._unwatched: dict[str, tuple[int, int]] = {}
         self._unwatched_until_ns = 0
-        self._is_known = False  # whether the pace is more than a guess
+        self.is_known = False  # whether the pace is more than a guess
         self.ns_per_token = START_NS_PER_TOKEN
         self.resume(START_NS_PER_TOKEN)
 
     def resume(self, ns_per_token: float) -> None:
         """Go on from a pace that was learned before."""
-        self._is_known = ns_per_token != START_NS_PER_TOKEN
-        self.ns_per_token = ns_per_token
+        self.is_known = ns_per_token != START_NS_PER_TOKEN
+        self.ns_per_token = min(MOST_NS_PER_TOKEN, ns_per_token)
         self._tokens = _START_TOKENS
-        self._ns = _START_TOKENS * ns_per_token
+        self._ns = _START_TOKENS * self.ns_per_token
 
     def joined(self, request_id: str, account: str, prompt_tokens: int, now_ns: int, *, watched: bool) -> None:
         """A prompt was sent. Not `watched`: its first token will not be seen. By a mere guess nobody waits for that."""
@@ -90,10 +91,10 @@ class Lane:
                 return
             took_ns = max(0.0, took_ns - self._pace.ns_per_step)
         took_ns = min(took_ns, _MOST_SLOWER * all_ns + self._pace.ns_per_step)
-        self._is_known = True
+        self.is_known = True
         self._ns += took_ns - self._ns / _MEMORY
         self._tokens += unread.tokens - self._tokens / _MEMORY
-        self.ns_per_token = self._ns / max(1.0, self._tokens)
+        self.ns_per_token = min(MOST_NS_PER_TOKEN, self._ns / max(1.0, self._tokens))
 
     def left(self, request_id: str, now_ns: int) -> None:
         """It is gone, and so read or dropped."""
@@ -114,7 +115,7 @@ class Lane:
 
     def backlog_ns(self, now_ns: int) -> int:
         """How long those are thought to be read that are not read."""
-        unwatched_ns = max(0, self._unwatched_until_ns - now_ns) if self._is_known else 0
+        unwatched_ns = max(0, self._unwatched_until_ns - now_ns) if self.is_known else 0
         return self.takes_ns(self._unread_tokens) + unwatched_ns
 
     def clear_ns(self, now_ns: int) -> int | None:

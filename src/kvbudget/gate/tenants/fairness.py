@@ -26,7 +26,7 @@ from kvbudget.pool.footprint import Footprint
 from kvbudget.pool.ledger import Ledger, Reservation
 from kvbudget.pool.risk import Outlook
 
-AGAIN_NS: Final = 250_000_000  # what is kept fades with time
+AGAIN_NS: Final = 250_000_000  # what is kept fades with time, and what is thought of who lives goes on
 
 
 class Fairness:
@@ -154,8 +154,9 @@ class Fairness:
     # Decisions
 
     def look_again_ns(self, now_ns: int) -> int | None:
-        """When those who were passed over should be tried again although nothing has happened; None if nobody was."""
-        if self._borrower_waits is None:
+        """When those who wait should be tried again although nothing has happened; None if time alone lets nobody in.
+        It does where somebody was passed over, and by lengths, which tell what those make whom nobody watches."""
+        if self._borrower_waits is None and self._policy is not Policy.LEARNED:
             return None
         clear_ns = self._learned.lane.clear_ns(now_ns)
         again_ns = now_ns + AGAIN_NS

@@ -91,6 +91,9 @@ class Parking:
                 # What cannot be foreseen is further away than lengths tell anything of.
                 late = expected is None or expected.wait_ns > self._worthwhile_ns(event, now_ns)
                 worthwhile = booked or not late
+            elif self._learned.lane.is_known:
+                ahead = self._fairness.ahead_of(event, footprint, self._queue, now_ns)
+                worthwhile = booked or self.prompts_wait_ns(now_ns, ahead) <= self._worthwhile_ns(event, now_ns)
         queue_tokens = self._queue_tokens()
         if min(config.queue_requests, config.queue_ns, queue_tokens) <= 0:
             return NoPlace(self._fairness.refused_for(event, peak_blocks, now_ns, Refusal.POOL_FULL))

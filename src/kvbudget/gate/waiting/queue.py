@@ -88,10 +88,12 @@ class Waiting:
         """What it counts for in the queue: expected tokens where lengths are learned, otherwise its total."""
         return self.footprint.total_tokens if self.demand is None else self.demand.tokens
 
-    def resolved_as(self, arrived: Arrived, footprint: Footprint, peak_blocks: Blocks) -> "Waiting":
-        """The same one at the same place, of other lengths; how long they will be is not known of these."""
+    def resolved_as(
+        self, arrived: Arrived, footprint: Footprint, peak_blocks: Blocks, demand: Demand | None
+    ) -> "Waiting":
+        """The same one at the same place, of other lengths."""
         return Waiting(
-            arrived, footprint, peak_blocks, self.since_ns, self.deadline_ns, self.key, None, self.expected_ns,
+            arrived, footprint, peak_blocks, self.since_ns, self.deadline_ns, self.key, demand, self.expected_ns,
             self.booked, self.room_ns,
         )  # fmt: skip
 
