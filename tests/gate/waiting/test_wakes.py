@@ -54,7 +54,7 @@ class World:
             worthwhile_wait_ns=random.choice([400 * MS, 4000 * MS]),
             queue_tokens=random.choice([None, Tokens(10**6)]),
             fair=random.random() < 0.8,
-            tenants={"c": TenantLimits(max_blocks=20)} if random.random() < 0.5 else {},
+            tenants={"c": TenantLimits(max_blocks=Blocks(20))} if random.random() < 0.5 else {},
         )
         self.gate = Gate(self.config, uniform_layout(16), Blocks(self.blocks))
         self.gate.lane.resume(random.choice([2_000.0, 50_000.0, 300_000.0]))
@@ -107,7 +107,7 @@ class World:
         elif kind < 0.98:
             yield RoomTaken(Blocks(random.choice([0, 0, self.blocks // 4])))
         elif kind < 0.985:
-            yield random.choice([Preempted(), PoolHeld(Blocks(self.blocks // 3))])
+            yield Preempted() if random.random() < 0.5 else PoolHeld(Blocks(self.blocks // 3))
         elif kind < 0.987:
             yield BackendChanged(False)
             yield BackendChanged(True)
