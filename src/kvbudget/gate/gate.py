@@ -247,15 +247,8 @@ class Gate:
             raise AccountingError(f"request {event.request_id!r} already lives", fix="use a fresh id per request")
         # What is due comes first; an idle gate has nothing due.
         commands = self._tick(now_ns) if self.tails.due or self.queue.in_order else []
-        if self.draining:
-            return [*commands, self.rejections.reject(event, Refusal.DRAINING, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
-        if not self.backend_up:
-            return [*commands, self.rejections.reject(event, Refusal.NO_BACKEND, now_ns, retry_after_ns=_DOWN_RETRY_NS)]
-        if self.ledger_lost:
-            return [
-                *commands,
-                self.rejections.reject(event, Refusal.LEDGER_LOST, now_ns, retry_after_ns=LEDGER_LOST_RETRY_NS),
-            ]
+        if self.draining or not self.backend_up or self.ledger_lost:
+            return [*commands, self.refuse(event, self._why_nobody(), now_ns)]
         resolved = self.resolver.resolve(event)
         if not isinstance(resolved, tuple):
             return [*commands, self.rejections.reject(event, resolved, now_ns, retry_after_ns=0)]
@@ -499,8 +492,14 @@ class Gate:
 
     # It is refused
 
+    def _why_nobody(self) -> Refusal:
+        """Why nobody at all is let in."""
+        if self.draining:
+            return Refusal.DRAINING
+        return Refusal.LEDGER_LOST if self.backend_up else Refusal.NO_BACKEND
+
     def refuse(self, event: Arrived, refusal: Refusal, now_ns: int, *, waited_ns: int = 0) -> Reject:
-        """The answer to one who is not at this gate and may come to none, as no engine takes it now."""
+        """The answer to one whom no engine takes now, at this gate or, where it came to none, at any."""
         lost = refusal is Refusal.LEDGER_LOST
         retry_ns = 0 if refusal is Refusal.UNKNOWN_MODEL else LEDGER_LOST_RETRY_NS if lost else _DOWN_RETRY_NS
         return self.rejections.reject(event, refusal, now_ns, retry_after_ns=retry_ns, waited_ns=waited_ns)
