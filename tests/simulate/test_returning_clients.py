@@ -12,6 +12,8 @@ from kvbudget.simulate.run import simulate
 from kvbudget.simulate.scenarios import BLOCK_SIZE, SCENARIOS
 from kvbudget.simulate.settings import ClientHabits, EngineSizes, Settings
 
+SEEDS = range(11, 15)
+
 
 def run(name: str, retries: int, seed: int = 11) -> Result:
     scenario = SCENARIOS[name]
@@ -22,10 +24,11 @@ def run(name: str, retries: int, seed: int = 11) -> Result:
 
 @pytest.mark.parametrize("name", ["overload-1.7", "prefixes", "shared-prompt", "tenant-flood"])
 def test_who_comes_when_told_is_let_in_at_once_and_was_not_told_too_long(name: str) -> None:
-    told = run(name, 5).retry_times.document()
-    assert told["returned"] >= 10
-    assert told["share_at_once"] >= 0.8
-    assert told["told_to_hindsight"] <= 1.5
+    runs = [run(name, 5, seed).retry_times.document() for seed in SEEDS]
+    returned = sum(told["returned"] for told in runs)
+    assert returned >= 60, "so few that one or two decide"
+    assert sum(told["admitted_at_once"] for told in runs) >= 0.8 * returned
+    assert all(told["told_to_hindsight"] <= 1.5 for told in runs)
 
 
 def test_where_overload_comes_in_waves_hindsight_may_shorten_told_times_by_far() -> None:
