@@ -10,7 +10,7 @@ BACKEND ?=
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: run prometheus redis helm engine test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-cold bench-admission-limits bench-admission-engine bench-bank bench-bank-engine bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
+.PHONY: run prometheus redis helm engine test docs test-browser test-engine lint types floors compile run-compiled test-compiled bench bench-proxy bench-workers bench-ledger bench-extproc bench-soak bench-planners bench-admission bench-admission-cold bench-admission-limits bench-admission-random bench-admission-engine bench-bank bench-bank-engine bench-partition bench-simulation bench-forecast train-forecast bench-diagnosis check-cases fuzz fuzz-edge clean help
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -106,6 +106,9 @@ bench-admission: $(DEV_STAMP) ## policies beside one another in the simulator: s
 
 bench-admission-cold: $(DEV_STAMP) ## the first minute: gates that know nothing yet, or nothing of what comes now
 	$(BIN)/python bench/admission/cold.py $(ARGS)
+
+bench-admission-random: $(DEV_STAMP) ## sixty loads drawn by chance: where is the default policy behind?
+	$(BIN)/python bench/admission/random_loads.py $(ARGS)
 
 bench-admission-limits: $(DEV_STAMP) ## where two aims of admission exclude one another: who is flooded and goodput, bulk and what is urgent
 	$(BIN)/python bench/admission/limits.py $(ARGS)
