@@ -3,7 +3,7 @@
 One to three kinds of requests (lengths, what is declared, class), one to three engines of some card, pool and places;
 steady, bursts, a ramp, on and off, conversations whose prompts grow, 200 at once again and again; half to three times
 what can be served; clients who come back or do not. Each beside no gate, four settings of vLLM's flags and the same
-gate told every length. Whoever changes a rule of admission looks here first: the usual scenarios are few and well known to it.
+gate told every length. Whoever changes a rule of admission looks here first: the usual scenarios are few, and known.
 
     python bench/admission/random_loads.py [--first 0] [--loads 60] [--jobs 2] [--policies learned] [--out FILE.json]
 """
