@@ -344,12 +344,15 @@ class Gate:
         if not first:
             return []
         self.lane.read(request_id, now_ns)
-        look = self.next_look.for_prompts or self.fairness.waits_for_prompts
-        return self._tick(now_ns, look=True) if look else []
+        return self._less_unread(now_ns)
 
     def _pace_lost(self, event: PaceLost, now_ns: int) -> list[Command]:
         self.learned.pace_lost(self.promises.lose_pace(event.request_id))
         self.lane.lost(event.request_id, now_ns)
+        return self._less_unread(now_ns)
+
+    def _less_unread(self, now_ns: int) -> list[Command]:
+        """The engine has less to read, or is thought to: try those who wait for that."""
         look = self.next_look.for_prompts or self.fairness.waits_for_prompts
         return self._tick(now_ns, look=True) if look else []
 

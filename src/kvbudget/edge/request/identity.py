@@ -148,9 +148,9 @@ class Identities:
                 credential = value
             elif name == b"content-encoding" and value.lower() not in _PLAIN_CODINGS:
                 raise CodedBodyError  # here, as this is what a head that comes again is looked through for once
-            if not name.startswith(b"x-kvbudget-"):
+            if name not in _OWN:
                 continue
-            if name in _OWN and name in read:
+            if name in read:
                 raise _twice(name)  # or whoever reads the other one, a proxy before us, means somebody else
             read.add(name)
             if name == b"x-kvbudget-tenant":

@@ -26,7 +26,7 @@ class HeldPort:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             self._socket.bind(address)
         except OSError as error:
-            told = f"cannot listen on {host}:{port}: {error}"
+            told = f"cannot listen on {host}:{port}: {error.strerror or error}"
             raise BadValueError(told, fix="choose another --host or --port") from None
         self.port: int = address[1]
 

@@ -217,9 +217,8 @@ class Bank:
             for line in lines
         }
         given_up = had_blocks - self._charged_for(branch)
-        for (
-            line
-        ) in lines:  # beyond what it had: if this memory is older than its own, into a common beginning, or out of one
+        # Beyond what it had: if this memory is older than its own, into a common beginning, or out of one.
+        for line in lines:
             held, free = branch.held[line.account], max(0, self._free(line.account))
             if not line.account.startswith(PREFIX):
                 more = min(line.keeps - held.granted, free)

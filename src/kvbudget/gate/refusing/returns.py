@@ -179,25 +179,25 @@ class Returns:
 
     def claim(self, event: Arrived, now_ns: int) -> Booking | None:
         """The booking with which this one comes, which is then used up; None if it comes unannounced."""
-        if not self._booked and not self._elsewhere.booked:
-            return None
-        self._pass(now_ns)
-        key = key_of(event)
-        booking = self._due(key, now_ns)
-        if self._elsewhere.booked and booking is None:
-            booking = self._due((name_of(key),), now_ns)
+        for key in self._keys_of(event, now_ns):
+            if key not in self._of:
+                continue
+            self._asked[key] += 1
+            booking = self._first_due(key, now_ns)
             if booking is not None:
-                booking.pace = self._pace_of(event, now_ns)
-        return booking
+                self._close(booking, came=True)
+                if booking.elsewhere:
+                    booking.pace = self._pace_of(event, now_ns)
+                return booking
+        return None
 
     def due(self, event: Arrived, now_ns: int) -> Booking | None:
         """The booking with which this one would come now; it stays open, and this one counts as nobody who asked."""
-        if not self._booked and not self._elsewhere.booked:
-            return None
-        self._pass(now_ns)
-        key = key_of(event)
-        found = self._first_due(key, now_ns)
-        return self._first_due((name_of(key),), now_ns) if found is None and self._elsewhere.booked else found
+        for key in self._keys_of(event, now_ns):
+            booking = self._first_due(key, now_ns)
+            if booking is not None:
+                return booking
+        return None
 
     def tried(self, event: Arrived, booking: Booking | None, peak_blocks: int, now_ns: int, *, at_once: bool) -> None:
         """One that came with `booking`, or unannounced, was let in at once, or was not."""
@@ -299,14 +299,13 @@ class Returns:
         heapq.heappush(self._until, (booking.until_ns, self._serial, booking))
         heapq.heappush(self._coming, (booking.due_ns, self._serial, booking))
 
-    def _due(self, key: Key, now_ns: int) -> Booking | None:
-        if key not in self._of:
-            return None
-        self._asked[key] += 1
-        booking = self._first_due(key, now_ns)
-        if booking is not None:
-            self._close(booking, came=True)
-        return booking
+    def _keys_of(self, event: Arrived, now_ns: int) -> tuple[Key, ...]:
+        """By what it may have been told to come: here, and by another gate; none where nobody is to come."""
+        if not self._booked and not self._elsewhere.booked:
+            return ()
+        self._pass(now_ns)
+        key = key_of(event)
+        return (key, (name_of(key),)) if self._elsewhere.booked else (key,)
 
     def _first_due(self, key: Key, now_ns: int) -> Booking | None:
         bookings = self._of.get(key)

@@ -8,6 +8,7 @@ from kvbudget.gate.events import Arrived
 from kvbudget.gate.promises import Promises
 from kvbudget.gate.refusing.returns import Booking
 from kvbudget.gate.tenants.fairness import Fairness
+from kvbudget.gate.tenants.kept import Kept
 from kvbudget.gate.waiting.overtaking import Overtaking
 from kvbudget.gate.waiting.parking import Parking
 from kvbudget.gate.waiting.queue import Queue
@@ -42,10 +43,7 @@ class Trial:
         if not tried or now_ns < self.busy_until_ns:
             self.why = Why.TURN if self._queue else Why.PROMPTS  # nobody is before it, so only prompts can be
             return None, False
-        if promised:
-            allowed, kept = fairness.allows_booked(event, peak_blocks, now_ns)
-        else:
-            allowed, kept = fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+        allowed, kept = self._allows(event, footprint, peak_blocks, now_ns, promised=promised)
         if not allowed:
             self.why = fairness.why
             return None, False
@@ -65,16 +63,21 @@ class Trial:
         promised = booking is not None and booking.promised
         if (booking is None and not self.comes_first(event, now_ns)) or now_ns < self.busy_until_ns:
             return None
-        if promised:
-            allowed, kept = self._fairness.allows_booked(event, peak_blocks, now_ns)
-        else:
-            allowed, kept = self._fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
+        allowed, kept = self._allows(event, footprint, peak_blocks, now_ns, promised=promised)
         if not allowed:
             return None
         needed = self._promises.needed_with(event, footprint, peak_blocks, kept, now_ns, booked=promised)
         if needed is not None:
             self._promises.withdraw(event)  # what was offered for the reckoning
         return needed
+
+    def _allows(
+        self, event: Arrived, footprint: Footprint, peak_blocks: Blocks, now_ns: int, *, promised: bool
+    ) -> tuple[bool, Kept | None]:
+        """(whether it may be tried now, what has to stay free for others). `promised`: room was kept for it."""
+        if promised:
+            return self._fairness.allows_booked(event, peak_blocks, now_ns)
+        return self._fairness.allows(event, footprint, peak_blocks, event.priority, now_ns)
 
     def comes_first(self, event: Arrived, now_ns: int) -> bool:
         """Whether it may be tried before all that wait, and would get its first token in time."""
